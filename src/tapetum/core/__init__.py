@@ -1,0 +1,1 @@
+"""The nouns of the engine: plain records and pure functions, standard library only."""

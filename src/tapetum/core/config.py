@@ -1,0 +1,91 @@
+"""Every choice of an operator, in five frozen records. They are built once, at the edge (cli, LLM, tests)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tapetum.core.errors import ConfigError
+
+Schedule = Literal["balanced", "interactive", "throughput"]
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which checkpoint, and how it is read. `model` None = the bundled tapetum-mini."""
+
+    model: str | None = None  # directory or hub id
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int | None = None  # tokens; None = what the checkpoint says
+    served_model_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    block_size: int = 16  # tokens of a KV block
+    kv_cache_bytes: int | None = None  # None = a share of free memory
+    feature_cache_bytes: int = GIB // 2
+    has_prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    max_num_seqs: int = 64  # rows of a step
+    max_num_batched_tokens: int = 2048  # tokens of a step
+    encoder_budget_tokens: int = 4096  # visual tokens encoded in a step; a larger item runs alone
+    itl_target_ms: float = 50.0  # wanted time between tokens while others prefill or encode
+    schedule: Schedule = "balanced"  # throughput ignores itl_target_ms
+    max_queue_len: int = 4096  # waiting requests beyond this are refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    threads: int | None = None  # CPU threads; None = the physical cores
+    gpu_memory_utilization: float = 0.9
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaConfig:
+    """Limits on what clients may send. They are checked in the header, before anything is decoded."""
+
+    max_bytes: int = 64 * 1024**2
+    max_pixels: int = 178_956_970  # width x height of one picture, before the resize
+    max_frames: int = 768
+    limit_per_prompt: int = 64
+    timeout_s: float = 10.0
+    allowed_local_path: str | None = None  # file: references of clients must lie below
+    alpha_ground: tuple[int, int, int] = (255, 255, 255)  # what transparent pixels are put on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The records an engine needs, together."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
+
+    def __post_init__(self) -> None:
+        size = self.cache.block_size
+        if size < 1 or size & (size - 1):
+            raise ConfigError(f"--block-size is {size}, must be a power of two such as 16")
+        for flag, value in (
+            ("--max-num-seqs", self.schedule.max_num_seqs),
+            ("--max-num-batched-tokens", self.schedule.max_num_batched_tokens),
+            ("--encoder-budget-tokens", self.schedule.encoder_budget_tokens),
+        ):
+            if value < 1:
+                raise ConfigError(f"{flag} is {value}, must be at least 1")

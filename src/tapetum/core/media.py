@@ -1,0 +1,55 @@
+"""Pictures and clips as the engine sees them: their shape, their identity, their place in a prompt.
+
+Owns no pixels work: `patches` is an opaque array that only the processing and runtime layers look into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+MediaKind = Literal["image", "video"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """The shape of one picture or clip for one model family, known from the file's header alone."""
+
+    kind: MediaKind
+    original: tuple[int, int]  # width, height in pixels, upright
+    used: tuple[int, int]  # width, height after the resize
+    frames: int  # frames that reach the encoder, 1 for a picture
+    grid_thw: tuple[int, int, int]  # patches: time, height, width
+    num_tokens: int  # visual tokens after merging
+    segments: tuple[int, ...]  # patches of each attention segment (picture, frame or window)
+    seconds_per_grid: float = 0.0  # seconds between two steps of the time axis, 0 for a picture
+
+    @property
+    def num_patches(self) -> int:
+        return prod(self.grid_thw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MediaItem:
+    """One picture or clip, ready to encode. `key` alone identifies its content and processing."""
+
+    key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
+    geometry: Geometry
+    patches: object  # uint8 array [P, values of a patch] in merge order
+    fetch_s: float = 0.0
+    decode_s: float = 0.0  # decode + resize + patchify
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The run `[start, end)` of placeholder tokens of a prompt that is bound to one media item."""
+
+    start: int
+    end: int
+    item: MediaItem
+    placement: tuple[float, ...]  # what the item's positions depend on besides `start`, e.g. its merged grid
+
+    @property
+    def key(self) -> bytes:
+        return self.item.key

@@ -1,0 +1,94 @@
+"""One step, written down: what the scheduler decided (BatchPlan) and what came of it (StepResult)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tapetum.core.errors import TapetumError
+from tapetum.core.media import MediaItem
+from tapetum.core.request import FinishReason, Request, RequestStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The share of one request in a step: tokens `[start, start + length)` of it go through the decoder.
+
+    Prefill, chunked prefill and decode are the same thing. `block_ids` covers positions 0 .. start + length.
+    """
+
+    request_id: str
+    start: int
+    length: int
+    block_ids: tuple[int, ...]
+    has_sample: bool  # the last position yields a token
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeJob:
+    """One media item to encode before the rows of the same step run; its features stay until dropped."""
+
+    item: MediaItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """One step. Order of execution: released, dropped_features, admitted, encodes, rows."""
+
+    step: int
+    rows: tuple[Row, ...] = ()
+    encodes: tuple[EncodeJob, ...] = ()
+    admitted: tuple[Request, ...] = ()  # requests the executor has not seen; sent once, before their first row
+    released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
+    dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.rows or self.encodes)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.has_work or self.released or self.dropped_features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledToken:
+    """A token and, where asked for, its log-probability and the most likely alternatives."""
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), best first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step produced. A request is in `tokens` (its row sampled) or in `failed`, never in both."""
+
+    step: int
+    tokens: Mapping[str, SampledToken] = field(default_factory=dict)
+    failed: Mapping[str, TapetumError] = field(default_factory=dict)
+    failed_features: Mapping[bytes, TapetumError] = field(default_factory=dict)  # media keys not encoded
+    encode_s: float = 0.0
+    forward_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """News of one request. Exactly one event of a request has a finish_reason, and it is the last."""
+
+    request_id: str
+    token: SampledToken | None = None
+    finish_reason: FinishReason | None = None
+    error: TapetumError | None = None  # set when finish_reason is "error"
+    stats: RequestStats | None = None  # with the first token and with the last event
+
+
+class Executor(Protocol):
+    """Carries out a plan on its devices. Executes plans strictly in the order of their steps."""
+
+    def execute(self, plan: BatchPlan) -> StepResult: ...

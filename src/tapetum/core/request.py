@@ -1,0 +1,181 @@
+"""One generation: what was asked (frozen), how far it is (mutable, written by the scheduler alone)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Literal
+
+from tapetum.core.errors import InvalidParameter
+from tapetum.core.media import Span
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen. A field left `None` takes the model's `generation_config.json` default.
+
+    temperature 0 is greedy. Penalties follow vLLM: repetition over prompt and output (never over placeholder
+    tokens of pictures), presence and frequency over the output. `logprobs` is the number of alternatives.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] | list[str] | str = ()
+    stop_token_ids: tuple[int, ...] | list[int] = ()
+    max_tokens: int | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for name, low, high in _RANGES:
+            _check_range(name, getattr(self, name), low, high)
+        if len(stop) > MAX_STOP_STRINGS:
+            raise InvalidParameter(
+                f"stop has {len(stop)} strings, limit {MAX_STOP_STRINGS}; send fewer", param="stop"
+            )
+        if not all(isinstance(text, str) and text for text in stop):
+            raise InvalidParameter("stop holds an empty string or a non-string; remove it", param="stop")
+
+    @property
+    def is_greedy(self) -> bool:
+        return not self.temperature
+
+    def resolved(self, defaults: SamplingParams) -> SamplingParams:
+        """The same choices with every `None` replaced from `defaults`, then from the neutral values."""
+        updates: dict[str, object] = {}
+        for item in fields(self):
+            if getattr(self, item.name) is None:
+                value = getattr(defaults, item.name)
+                updates[item.name] = _NEUTRAL.get(item.name) if value is None else value
+        return replace(self, **updates)  # type: ignore[arg-type]
+
+
+MAX_STOP_STRINGS = 16
+_NEUTRAL: dict[str, object] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("temperature", 0.0, 100.0),
+    ("top_k", -1, 2**31 - 1),
+    ("top_p", 1e-9, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 1e-3, 1e3),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("seed", -(2**63), 2**63 - 1),
+    ("max_tokens", 1, 2**31 - 1),
+    ("logprobs", 0, 20),
+)
+_INTEGERS = frozenset(("top_k", "seed", "max_tokens", "logprobs"))
+
+
+def _check_range(name: str, value: object, low: float, high: float) -> None:
+    if value is None:
+        return
+    kind = "an integer" if name in _INTEGERS else "a number"
+    wanted = int if name in _INTEGERS else (int, float)
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise InvalidParameter(f"{name} is {value!r}, must be {kind}", param=name)
+    if not low <= value <= high:  # also refuses NaN
+        raise InvalidParameter(f"{name} is {value}, allowed are {low:g} to {high:g}", param=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    """Token ids with placeholders, the pictures bound to them, and rotary positions.
+
+    position_ids: integer array [3, T] (time, height, width); position_delta: what to add to an index past the
+    prompt to get its position, `max position + 1 - T`.
+    """
+
+    token_ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+    position_ids: object
+    position_delta: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """What one client asked for; never changes. `sampling` is resolved: no field that counts is None."""
+
+    request_id: str
+    prompt: Prompt
+    sampling: SamplingParams
+    max_tokens: int  # resolved limit of output tokens
+    stop_token_ids: frozenset[int]  # ends of sequence and the client's own stop tokens
+    tenant: str = ""  # salt of every media and prefix key
+    priority: int = 0  # lower is earlier, 0 = standard
+    arrival_s: float = 0.0
+    deadline_s: float | None = None  # absolute
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt.token_ids)
+
+
+class Phase(Enum):
+    WAITING = "waiting"  # not admitted, or preempted
+    RUNNING = "running"  # holds blocks
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """Progress of one request. The scheduler is the only writer."""
+
+    request: Request
+    phase: Phase = Phase.WAITING
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0  # already in KV
+    num_cached_tokens: int = 0  # of those, found in the prefix tree at the first admission
+    block_ids: list[int] = field(default_factory=list)
+    num_preemptions: int = 0
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    media_sources: dict[bytes, str] = field(default_factory=dict)  # media key -> miss | device | prefix
+
+    @property
+    def num_tokens(self) -> int:
+        return self.request.num_prompt_tokens + len(self.output_token_ids)
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens whose KV is not yet computed; 1 while decoding."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return (*self.request.prompt.token_ids, *self.output_token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStats:
+    """Where the time of a request went, in seconds; part of its first and last event."""
+
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    e2e_s: float = 0.0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    media_sources: tuple[str, ...] = ()  # one per span: miss | device | prefix
