@@ -43,7 +43,7 @@ class BatchPlan:
     step: int
     rows: tuple[Row, ...] = ()
     encodes: tuple[EncodeJob, ...] = ()
-    admitted: tuple[Request, ...] = ()  # requests the executor has not seen; sent once, before their first row
+    admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
 

@@ -1,0 +1,22 @@
+"""What the layers above tensors need to know of a loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Sizes and identity of a loaded checkpoint on its device. Lengths in tokens, sizes in bytes."""
+
+    model_type: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int  # KV blocks in the pool
+    block_size: int
+    kv_bytes_per_token: int  # 2 x layers x kv heads x head width x bytes
+    feature_bytes_per_token: int  # hidden x bytes
+    weights_fingerprint: bytes  # checkpoint + dtype: part of every prefix root
+    encoder_fingerprint: bytes  # vision weights + dtype: part of every feature key
