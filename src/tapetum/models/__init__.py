@@ -1,0 +1,1 @@
+"""Models: checkpoints read strictly, composed of a vision tower, a projector and a decoder."""

@@ -1,0 +1,1 @@
+"""Runtime: one device carries out one plan at a time. Owns all tensors; decides nothing."""

@@ -1,0 +1,1 @@
+"""Qwen2-VL and Qwen2.5-VL."""

@@ -1,0 +1,53 @@
+"""What the runtime asks of a model: encode pictures, embed tokens, run the decoder, give logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Sizes of a loaded model."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    max_model_len: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class VisionLanguageModel(Protocol):
+    """Three stages of one checkpoint; written for one device. T packed tokens, R rows that sample."""
+
+    spec: ModelSpec
+    weights_fingerprint: bytes
+    encoder_fingerprint: bytes
+
+    def encode(self, patches: Sequence[Tensor], grids: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+        """uint8 patches [P, values] and patch grids (t, h, w) -> features [visual tokens, hidden] per item."""
+        ...
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[T] -> [T, hidden]."""
+        ...
+
+    def forward(
+        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+    ) -> Tensor:
+        """x [T, hidden], position_ids [3, T]; writes K and V into caches -> hidden states [R, hidden]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] -> [R, vocabulary]."""
+        ...

@@ -1,0 +1,178 @@
+"""The language model: RMSNorm, grouped-query attention with rotary positions on three axes, SwiGLU.
+
+T packed tokens, R rows that sample, H query heads, K key-value heads, D head width. What differs between decoders of
+this form (biases, tied head, frequency sections) is data in DecoderConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tapetum.core.errors import CheckpointError
+from tapetum.models.config import ConfigReader
+from tapetum.models.weights import Slot
+from tapetum.ops.layout import AttentionLayout
+from tapetum.ops.table import OpTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    mrope_section: tuple[int, int, int]  # frequencies turned by time, height and width
+    max_position_embeddings: int
+    is_tied: bool  # the head shares the embedding
+
+
+def read_decoder(reader: ConfigReader, *, is_tied: bool) -> DecoderConfig:
+    """Qwen2-style decoder from the flat or nested part of config.json; old and new spelling of rope."""
+    heads, width = reader.integer("num_attention_heads"), reader.integer("hidden_size")
+    if reader.flag("use_sliding_window", False):
+        raise CheckpointError("config.json: use_sliding_window is true; sliding windows are not supported")
+    if reader.word("hidden_act", "silu") != "silu":
+        raise CheckpointError(
+            f"config.json: hidden_act is {reader.word('hidden_act')!r}, only silu is supported"
+        )
+    key = "rope_parameters" if reader.has("rope_parameters") else "rope_scaling"
+    rope = reader.section(key)
+    kind = rope.word("rope_type", rope.word("type", "default"))
+    if kind not in ("default", "mrope"):
+        raise CheckpointError(f"config.json: rope type is {kind!r}; default and mrope are supported")
+    theta = rope.number("rope_theta", reader.number("rope_theta", 1_000_000.0))
+    head_dim = reader.integer("head_dim", width // heads)
+    section = rope.integers("mrope_section", (16, 24, 24))
+    rope.finish()
+    if len(section) != 3 or sum(section) != head_dim // 2:
+        raise CheckpointError(
+            f"config.json: mrope_section is {section}, must be three numbers that add to {head_dim // 2}"
+        )
+    return DecoderConfig(
+        vocab_size=reader.integer("vocab_size"),
+        hidden_size=width,
+        intermediate_size=reader.integer("intermediate_size"),
+        num_layers=reader.integer("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=reader.integer("num_key_value_heads", heads),
+        head_dim=head_dim,
+        rms_norm_eps=reader.number("rms_norm_eps", 1e-5),
+        rope_theta=theta,
+        mrope_section=(section[0], section[1], section[2]),
+        max_position_embeddings=reader.integer("max_position_embeddings", 32768),
+        is_tied=is_tied,
+    )
+
+
+def decoder_slots(config: DecoderConfig) -> tuple[Slot, ...]:
+    """Our decoder tensors and the names of published checkpoints; q, k, v and gate, up are joined."""
+    width, heads = config.hidden_size, config.head_dim * config.num_heads
+    joined = heads + 2 * config.head_dim * config.num_kv_heads
+    slots = [
+        Slot("embed", ("model.embed_tokens.weight",), (config.vocab_size, width)),
+        Slot("norm", ("model.norm.weight",), (width,)),
+    ]
+    if not config.is_tied:
+        slots.append(Slot("head", ("lm_head.weight",), (config.vocab_size, width)))
+    for layer in range(config.num_layers):
+        theirs = f"model.layers.{layer}."
+        attention = [f"{theirs}self_attn.{name}_proj." for name in "qkv"]
+        mlp = [f"{theirs}mlp.{name}_proj.weight" for name in ("gate", "up")]
+        ours = f"layers.{layer}."
+        slots += [
+            Slot(ours + "norm1", (theirs + "input_layernorm.weight",), (width,)),
+            Slot(ours + "qkv.weight", tuple(name + "weight" for name in attention), (joined, width)),
+            Slot(ours + "qkv.bias", tuple(name + "bias" for name in attention), (joined,)),
+            Slot(ours + "out", (theirs + "self_attn.o_proj.weight",), (width, heads)),
+            Slot(ours + "norm2", (theirs + "post_attention_layernorm.weight",), (width,)),
+            Slot(ours + "gate_up", tuple(mlp), (2 * config.intermediate_size, width)),
+            Slot(ours + "down", (theirs + "mlp.down_proj.weight",), (width, config.intermediate_size)),
+        ]
+    return tuple(slots)
+
+
+class Decoder:
+    """Consumes its tensors from `weights` while it packs them, so that both copies never exist at once."""
+
+    def __init__(self, config: DecoderConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
+        self.config, self._ops = config, ops
+        self._embedding = weights.pop("embed")
+        head = self._embedding if config.is_tied else weights.pop("head")
+        self._head = ops.linear(head, None)
+        self._norm = weights.pop("norm")
+        self._layers = [Layer(config, weights, f"layers.{i}.", ops) for i in range(config.num_layers)]
+        device = self._embedding.device
+        step = torch.arange(config.head_dim // 2, device=device, dtype=torch.float32) * 2 / config.head_dim
+        self._frequencies = config.rope_theta**-step  # [D / 2]
+        axes = [axis for axis, count in enumerate(config.mrope_section) for _ in range(count)]
+        self._axes = torch.tensor(axes, device=device)  # which of (t, h, w) turns each frequency
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return F.embedding(token_ids, self._embedding)
+
+    def forward(
+        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+    ) -> Tensor:
+        turns = self._turns(position_ids, x.dtype)
+        for layer, cache in zip(self._layers[:-1], caches[:-1], strict=True):
+            x = layer(x, turns, cache, layout, None)
+        x = self._layers[-1](x, turns, caches[-1], layout, layout.sample_rows)  # [R, hidden]
+        return self._ops.rms_norm(x, self._norm, self.config.rms_norm_eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
+
+    def _turns(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and signed sin [T, 1, D] of the angle of each frequency at its own axis' position."""
+        angles = position_ids[self._axes].t().float() * self._frequencies  # [T, D / 2]
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
+
+
+class Layer:
+    def __init__(
+        self, config: DecoderConfig, weights: MutableMapping[str, Tensor], name: str, ops: OpTable
+    ) -> None:
+        self._config, self._ops = config, ops
+        self._norm1, self._norm2 = weights.pop(name + "norm1"), weights.pop(name + "norm2")
+        self._qkv = ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"))
+        self._out = ops.linear(weights.pop(name + "out"), None)
+        self._gate_up = ops.linear(weights.pop(name + "gate_up"), None)
+        self._down = ops.linear(weights.pop(name + "down"), None)
+
+    def __call__(
+        self,
+        x: Tensor,
+        turns: tuple[Tensor, Tensor],
+        cache: Tensor,
+        layout: AttentionLayout,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """x [T, hidden]; with `rows` only those positions go on after attention (the last layer)."""
+        ops, config = self._ops, self._config
+        mixed = self._attend(ops.rms_norm(x, self._norm1, config.rms_norm_eps), turns, cache, layout)
+        if rows is not None:
+            mixed, x = mixed[rows], x[rows]
+        x = x + self._out(mixed)
+        hidden = ops.rms_norm(x, self._norm2, config.rms_norm_eps)
+        return x + self._down(ops.silu_mul(self._gate_up(hidden)))
+
+    def _attend(
+        self, x: Tensor, turns: tuple[Tensor, Tensor], cache: Tensor, layout: AttentionLayout
+    ) -> Tensor:
+        config = self._config
+        heads = self._qkv(x).view(len(x), -1, config.head_dim)  # [T, H + 2 K, D]
+        turned = self._ops.rotate(heads[:, : config.num_heads + config.num_kv_heads], *turns)
+        q, k = turned[:, : config.num_heads], turned[:, config.num_heads :]
+        self._ops.write_kv(cache, k, heads[:, config.num_heads + config.num_kv_heads :], layout.slots)
+        return self._ops.paged_attention(q, cache, layout).flatten(1)

@@ -1,0 +1,31 @@
+"""Which module loads which model_type; a literal table, nothing registers itself."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from tapetum.core.errors import CheckpointError
+from tapetum.models.base import VisionLanguageModel
+from tapetum.models.config import read_json
+from tapetum.ops.table import OpTable
+
+FAMILIES = {
+    "qwen2_vl": "tapetum.models.qwen_vl.model",
+    "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+}
+
+
+def load_model(
+    directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable
+) -> VisionLanguageModel:
+    model_type = read_json(directory / "config.json").get("model_type")
+    if model_type not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise CheckpointError(
+            f"config.json in {directory} has model_type {model_type!r}; supported are {known}"
+        )
+    model: VisionLanguageModel = import_module(FAMILIES[str(model_type)]).load(directory, dtype, device, ops)
+    return model

@@ -1,0 +1,114 @@
+"""The torch path that runs on any device: batched matrix products where they beat fused attention on CPUs.
+
+T packed tokens, H query heads, K key-value heads, G = H / K, D head width, P patches, N blocks, S block size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment, SegmentRun
+
+QUERY_CHUNK = 256  # queries of one product: keeps the scores inside the cache
+SCORE_LIMIT = 4 * 1024 * 1024  # scores of one product over many small segments
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+    return (wide * scale).to(x.dtype).mul_(weight)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return torch.mul(x, 1.702).sigmoid_().mul_(x)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate).mul_(up)
+
+
+def segment_attention(q: Tensor, k: Tensor, v: Tensor, runs: tuple[SegmentRun, ...]) -> Tensor:
+    q = q * q.shape[-1] ** -0.5
+    out = torch.empty_like(q)
+    for run in runs:
+        step = max(1, SCORE_LIMIT // (q.shape[1] * run.length * min(run.length, QUERY_CHUNK)))
+        for first in range(0, run.count, step):
+            start = run.start + first * run.length
+            count = min(step, run.count - first)
+            part = slice(start, start + count * run.length)
+            _attend_segments(q[part], k[part], v[part], count, out[part])
+    return out
+
+
+def _attend_segments(q: Tensor, k: Tensor, v: Tensor, count: int, out: Tensor) -> None:
+    def split(x: Tensor) -> Tensor:  # [count x L, H, D] -> [count x H, L, D]
+        return x.view(count, -1, *x.shape[1:]).transpose(1, 2).flatten(0, 1)
+
+    queries, keys, values = split(q), split(k).transpose(1, 2), split(v)
+    length = queries.shape[1]
+    target = out.view(count, length, *out.shape[1:])  # [count, L, H, D]
+    for start in range(0, length, QUERY_CHUNK):
+        end = min(start + QUERY_CHUNK, length)
+        weights = torch.bmm(queries[:, start:end], keys).softmax(-1)
+        mixed = torch.bmm(weights, values).view(count, -1, end - start, values.shape[-1])
+        target[:, start:end] = mixed.transpose(1, 2)
+
+
+def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
+    flat = cache.flatten(1, 2)  # [2 K, N x S, D]
+    heads = k.shape[1]
+    flat[:heads].index_copy_(1, slots, k.transpose(0, 1))
+    flat[heads:].index_copy_(1, slots, v.transpose(0, 1))
+
+
+def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
+    q = q * q.shape[-1] ** -0.5
+    out = torch.empty_like(q)
+    for group in layout.groups:
+        out[group.start : group.end] = _decode(q[group.start : group.end], cache, group)
+    for segment in layout.segments:
+        _prefill(q[segment.start : segment.end], cache, segment, out[segment.start : segment.end])
+    return out
+
+
+def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
+    """[2 K, N, S, D] -> the blocks in order, [2 K, B x S, D]."""
+    heads, count, size, width = cache.shape
+    return cache.view(heads, count, size * width).index_select(1, blocks).view(heads, -1, width)
+
+
+def _decode(q: Tensor, cache: Tensor, group: DecodeGroup) -> Tensor:
+    rows, heads, width = q.shape
+    kv_heads = cache.shape[0] // 2
+    kv = _gather(cache, group.blocks).view(2, kv_heads * rows, -1, width)  # keys, values: [K x R, S, D]
+    queries = q.view(rows, kv_heads, -1, width).transpose(0, 1).reshape(kv_heads * rows, -1, width)
+    scores = torch.bmm(queries, kv[0].transpose(1, 2)).view(kv_heads, rows, -1, kv.shape[2])
+    weights = scores.add_(group.mask).softmax(-1)
+    mixed = torch.bmm(weights.view(kv_heads * rows, -1, kv.shape[2]), kv[1])  # [K x R, G, D]
+    return mixed.view(kv_heads, rows, -1, width).transpose(0, 1).reshape(rows, heads, width)
+
+
+def _prefill(q: Tensor, cache: Tensor, segment: PrefillSegment, out: Tensor) -> None:
+    """Causal attention of one row, in chunks of queries that only look as far as they may."""
+    length, heads, width = q.shape
+    kv_heads = cache.shape[0] // 2
+    keys, values = _gather(cache, segment.blocks).chunk(2, 0)  # [K, S, D]
+    keys = keys.transpose(1, 2)
+    queries = q.view(length, kv_heads, -1, width).permute(1, 2, 0, 3)  # [K, G, T, D]
+    for start in range(0, length, QUERY_CHUNK):
+        end = min(start + QUERY_CHUNK, length)
+        seen = segment.context + end
+        part = queries[:, :, start:end].reshape(kv_heads, -1, width)
+        scores = torch.bmm(part, keys[:, :, :seen]).view(kv_heads, -1, end - start, seen)
+        future = torch.ones(end - start, end - start, dtype=torch.bool, device=q.device).triu_(1)
+        scores[..., seen - (end - start) :].masked_fill_(future, -torch.inf)
+        weights = scores.softmax(-1).view(kv_heads, -1, seen)
+        mixed = torch.bmm(weights, values[:, :seen]).view(kv_heads, -1, end - start, width)
+        out[start:end] = mixed.permute(2, 0, 1, 3).reshape(end - start, heads, width)

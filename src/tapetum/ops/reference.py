@@ -1,0 +1,100 @@
+"""Every operation in its plainest form, computed in float32: the oracle for the fast paths.
+
+T packed tokens, H query heads, K key-value heads, D head width, P patches, N cache blocks, S block size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout, SegmentRun
+
+
+class Linear:
+    """`x @ weight.T + bias`; weight [out, in]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019), rounded before the weight."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x [T, H, D]; cos, sin [T, 1, D] with the sign of the rotation already in sin."""
+    first, second = x.float().chunk(2, -1)
+    return (x.float() * cos.float() + torch.cat((second, first), -1) * sin.float()).to(x.dtype)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """SwiGLU gate: [T, 2 I] -> [T, I]."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def segment_attention(q: Tensor, k: Tensor, v: Tensor, runs: tuple[SegmentRun, ...]) -> Tensor:
+    """Bidirectional attention inside each segment of packed q, k, v [P, H, D] -> [P, H, D]."""
+    out = torch.empty_like(q)
+    for run in runs:
+        for start in range(run.start, run.end, run.length):
+            part = slice(start, start + run.length)
+            out[part] = _attend(q[part], k[part], v[part], None)
+    return out
+
+
+def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
+    """Put k, v [T, K, D] at `slots` of cache [2 K, N, S, D], keys first."""
+    flat = cache.flatten(1, 2)
+    heads = k.shape[1]
+    for token, slot in enumerate(slots.tolist()):
+        flat[:heads, slot] = k[token]
+        flat[heads:, slot] = v[token]
+
+
+def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
+    """Causal attention of packed q [T, H, D] over each row's blocks -> [T, H, D]."""
+    out = torch.empty_like(q)
+    for group in layout.groups:
+        tables = group.blocks.view(group.end - group.start, -1)
+        for row, (table, length) in enumerate(zip(tables, group.lengths.tolist(), strict=True)):
+            part = slice(group.start + row, group.start + row + 1)
+            out[part] = _attend_cache(q[part], cache, table, length - 1)
+    for segment in layout.segments:
+        part = slice(segment.start, segment.end)
+        out[part] = _attend_cache(q[part], cache, segment.blocks, segment.context)
+    return out
+
+
+def _attend_cache(q: Tensor, cache: Tensor, blocks: Tensor, context: int) -> Tensor:
+    total = context + len(q)
+    flat = cache[:, blocks].flatten(1, 2)[:, :total]  # [2 K, total, D]
+    k, v = flat.chunk(2, 0)
+    groups = q.shape[1] // k.shape[0]
+    position = torch.arange(total, device=q.device)
+    hidden = position[None] > context + torch.arange(len(q), device=q.device)[:, None]
+    return _attend(
+        q,
+        k.repeat_interleave(groups, 0).transpose(0, 1),
+        v.repeat_interleave(groups, 0).transpose(0, 1),
+        hidden,
+    )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * q.shape[-1] ** -0.5
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float()).to(q.dtype)

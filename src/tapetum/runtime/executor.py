@@ -1,0 +1,170 @@
+"""LocalExecutor: carries out plans on one device, in order, through the model runner and the sampler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.errors import ConfigError, EngineError, TapetumError
+from tapetum.core.model import ModelFacts
+from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult
+from tapetum.models.base import VisionLanguageModel
+from tapetum.models.config import read_json
+from tapetum.models.table import load_model
+from tapetum.ops.table import choose_table
+from tapetum.runtime.inputs import TokenBook
+from tapetum.runtime.memory import kv_bytes_per_token, plan_blocks
+from tapetum.runtime.runner import ModelRunner
+from tapetum.runtime.sampler import Sampler
+from tapetum.runtime.store import FeatureStore, KVStore
+
+logger = logging.getLogger(__name__)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LocalExecutor:
+    def __init__(self, model: VisionLanguageModel, facts: ModelFacts, seed: int) -> None:
+        self.facts = facts
+        self._device = model.spec.device
+        self._kv = KVStore(model.spec, facts.num_blocks, facts.block_size)
+        self._features = FeatureStore()
+        self._book = TokenBook()
+        self._sampler = Sampler(seed)
+        self._runner = ModelRunner(model, self._kv, self._features, self._book)
+
+    @torch.inference_mode()
+    def execute(self, plan: BatchPlan) -> StepResult:
+        self._take_over(plan)
+        started = time.perf_counter()
+        failed = self._runner.encode([job.item for job in plan.encodes]) if plan.encodes else {}
+        self._wait()
+        encoded = time.perf_counter()
+        outcomes = self._forward(tuple(row for row in plan.rows if not self._lacks_features(row, failed)))
+        self._wait()
+        return StepResult(
+            step=plan.step,
+            tokens={name: token for name, token in outcomes.items() if isinstance(token, SampledToken)},
+            failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
+            failed_features=failed,
+            encode_s=encoded - started,
+            forward_s=time.perf_counter() - encoded,
+        )
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._book)
+
+    @property
+    def feature_keys(self) -> frozenset[bytes]:
+        return self._features.keys
+
+    def _take_over(self, plan: BatchPlan) -> None:
+        for request_id in plan.released:
+            self._book.remove(request_id)
+            self._sampler.remove(request_id)
+        for key in plan.dropped_features:
+            self._features.drop(key)
+        for request in plan.admitted:
+            self._book.add(request)
+            self._sampler.add(request)
+
+    def _forward(self, rows: tuple[Row, ...]) -> dict[str, SampledToken | EngineError]:
+        if not rows:
+            return {}
+        logits, request_ids = self._runner.forward(rows)
+        if not request_ids:
+            return {}
+        outcomes = self._sampler.sample(logits, request_ids)
+        for request_id, outcome in zip(request_ids, outcomes, strict=True):
+            if isinstance(outcome, SampledToken):
+                self._book.append(request_id, outcome.token_id)
+        return dict(zip(request_ids, outcomes, strict=True))
+
+    def _lacks_features(self, row: Row, failed: Mapping[bytes, TapetumError]) -> bool:
+        if not failed:
+            return False
+        spans = self._book[row.request_id].spans
+        return any(span.key in failed and span.start < row.end and row.start < span.end for span in spans)
+
+    def _wait(self) -> None:
+        """The one place where the host waits for the device."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
+    """Load a checkpoint onto the configured device and set up its stores."""
+    device = resolve_device(config.device.device)
+    if config.device.threads is not None:
+        torch.set_num_threads(config.device.threads)
+    dtype = resolve_dtype(config.model.dtype, directory, device)
+    ops = choose_table(device, dtype)
+    model = load_model(directory, dtype, device, ops)
+    spec = model.spec
+    max_model_len = config.model.max_model_len or spec.max_model_len
+    if max_model_len > spec.max_model_len:
+        raise ConfigError(
+            f"--max-model-len is {max_model_len}, the checkpoint was made for at most {spec.max_model_len} tokens"
+        )
+    facts = ModelFacts(
+        model_type=spec.model_type,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        num_blocks=plan_blocks(spec, max_model_len, config),
+        block_size=config.cache.block_size,
+        kv_bytes_per_token=kv_bytes_per_token(spec),
+        feature_bytes_per_token=spec.hidden_size * dtype.itemsize,
+        weights_fingerprint=model.weights_fingerprint + facts_salt(dtype),
+        encoder_fingerprint=model.encoder_fingerprint + facts_salt(dtype),
+    )
+    logger.info(
+        "%s on %s in %s with %s ops: %d KV blocks of %d tokens",
+        spec.model_type,
+        device,
+        facts.dtype,
+        ops.name,
+        facts.num_blocks,
+        facts.block_size,
+    )
+    return LocalExecutor(model, facts, config.device.seed)
+
+
+def facts_salt(dtype: torch.dtype) -> bytes:
+    return str(dtype).encode()
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device is {name!r}, must be auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {name!r}, must be auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device is {name!r}, but torch finds no CUDA device; use --device cpu")
+    return device
+
+
+def resolve_dtype(name: str, directory: Path, device: torch.device) -> torch.dtype:
+    """The named type; `auto` is the checkpoint's own where the device computes in it, else float32."""
+    if name in DTYPES:
+        return DTYPES[name]
+    if name != "auto":
+        raise ConfigError(f"--dtype is {name!r}, must be auto or one of {', '.join(DTYPES)}")
+    values = read_json(directory / "config.json")
+    text = values.get("text_config")
+    nested = text if isinstance(text, dict) else {}
+    own = values.get("dtype") or values.get("torch_dtype") or nested.get("dtype") or "float32"
+    dtype = DTYPES.get(str(own), torch.float32)
+    if device.type == "cpu" and (dtype == torch.float16 or not torch.cpu._is_avx512_bf16_supported()):
+        return torch.float32  # a CPU without bf16 instructions is faster and exact in float32
+    return dtype

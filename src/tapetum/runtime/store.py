@@ -1,0 +1,44 @@
+"""The tensors that outlive a step: paged keys and values, and the features of encoded pictures."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tapetum.models.base import ModelSpec
+
+
+class KVStore:
+    """One cache a layer, [2 K, N, S, D]: key heads, then value heads; N blocks of S tokens; D head width."""
+
+    def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
+        shape = (2 * spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
+        # Zeros, never empty: a masked weight of 0 times a stray NaN would be NaN.
+        self.layers = [
+            torch.zeros(shape, dtype=spec.dtype, device=spec.device) for _ in range(spec.num_layers)
+        ]
+        self.block_size = block_size
+
+
+class FeatureStore:
+    """Features by media key, [visual tokens, hidden] each. The scheduler's VisualCache says what to drop."""
+
+    def __init__(self) -> None:
+        self._features: dict[bytes, Tensor] = {}
+
+    def put(self, key: bytes, features: Tensor) -> None:
+        self._features[key] = features
+
+    def get(self, key: bytes) -> Tensor:
+        return self._features[key]
+
+    def drop(self, key: bytes) -> None:
+        self._features.pop(key, None)
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        return frozenset(self._features)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(item.numel() * item.element_size() for item in self._features.values())

@@ -1,0 +1,122 @@
+"""The fast operations against the plain reference, at the edges of their shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tapetum.core.plan import Row
+from tapetum.core.request import Prompt, Request, SamplingParams
+from tapetum.ops import dense, linear, reference
+from tapetum.ops.layout import SegmentRun, plan_segments
+from tapetum.runtime.inputs import TokenBook, build_inputs
+
+DTYPES = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
+CPU = torch.device("cpu")
+
+
+def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor, bound: float) -> None:
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    error = (ours.float() - theirs.float()).abs().max() / theirs.float().abs().max().clamp(min=1e-6)
+    assert error < bound
+
+
+@pytest.mark.parametrize("dtype,bound", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 7, 300])
+def test_elementwise(dtype: torch.dtype, bound: float, tokens: int) -> None:
+    x, weight = randn(tokens, 96, dtype=dtype) * 30, randn(96, dtype=dtype, seed=1)
+    assert_close(dense.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), bound)
+    assert_close(dense.quick_gelu(x), reference.quick_gelu(x), bound)
+    assert_close(dense.silu_mul(x), reference.silu_mul(x), bound)
+    heads = randn(tokens, 6, 32, dtype=dtype)
+    cos, sin = randn(tokens, 1, 32, dtype=dtype, seed=2), randn(tokens, 1, 32, dtype=dtype, seed=3)
+    assert_close(dense.rotate(heads, cos, sin), reference.rotate(heads, cos, sin), bound)
+
+
+@pytest.mark.parametrize("dtype,bound", DTYPES)
+@pytest.mark.parametrize(
+    "lengths",
+    [[1], [4], [dense.QUERY_CHUNK], [dense.QUERY_CHUNK + 1, 3], [16] * 9 + [8, 8, 4], [300, 16, 16, 1]],
+)
+def test_segment_attention(dtype: torch.dtype, bound: float, lengths: list[int]) -> None:
+    q, k, v = (randn(sum(lengths), 3, 16, dtype=dtype, seed=i) for i in range(3))
+    runs = plan_segments(lengths)
+    assert sum(run.count for run in runs) == len(lengths)
+    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), bound)
+
+
+def test_many_small_segments_are_cut_into_several_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "SCORE_LIMIT", 3 * 16 * 16 * 2)
+    runs = plan_segments([16] * 7)
+    q, k, v = (randn(112, 3, 16, dtype=torch.float32, seed=i) for i in range(3))
+    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), 2e-5)
+
+
+def test_neighbouring_equal_segments_form_one_run() -> None:
+    assert plan_segments([16, 16, 8, 16]) == (
+        SegmentRun(0, 2, 16),
+        SegmentRun(32, 1, 8),
+        SegmentRun(40, 1, 16),
+    )
+
+
+@pytest.mark.parametrize("dtype,bound", DTYPES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, 1)],
+        [(3, 1), (4, 1), (7, 1), (8, 1)],  # block - 1, block, block + 1 in a cache of 4
+        [(0, 5)],
+        [(0, 4), (4, 4), (5, 1), (90, 1), (0, 300)],
+        [(33, 270), (2, 1)],
+    ],
+)
+def test_paged_attention(dtype: torch.dtype, bound: float, rows: list[tuple[int, int]]) -> None:
+    layout, num_tokens = make_layout(rows, dtype)
+    cache = randn(4, 512, 4, 16, dtype=dtype)  # 2 key and 2 value heads
+    other = cache.clone()
+    k, v = (randn(num_tokens, 2, 16, dtype=dtype, seed=i) for i in (1, 2))
+    dense.write_kv(cache, k, v, layout.slots)
+    reference.write_kv(other, k, v, layout.slots)
+    assert torch.equal(cache, other)
+    q = randn(num_tokens, 6, 16, dtype=dtype, seed=3)
+    assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), bound)
+
+
+def test_rows_of_very_different_length_are_decoded_in_groups() -> None:
+    layout, _ = make_layout([(1, 1), (5, 1), (900, 1)], torch.float32)
+    assert [(group.start, group.end) for group in layout.groups] == [(0, 2), (2, 3)]
+
+
+@pytest.mark.skipif(not linear.has_packed_linear(), reason="this torch build has no packed bf16 weights")
+@pytest.mark.parametrize("tokens", [1, 2, 17, 130])
+def test_packed_linear(tokens: int) -> None:
+    weight, bias = randn(96, 64, dtype=torch.bfloat16), randn(96, dtype=torch.bfloat16, seed=1)
+    x = randn(tokens, 64, dtype=torch.bfloat16, seed=2)
+    for given in (bias, None):
+        assert_close(linear.PackedLinear(weight, given)(x), reference.Linear(weight, given)(x), 1e-2)
+
+
+def make_layout(rows: list[tuple[int, int]], dtype: torch.dtype):
+    """A layout of rows (start, length) in disjoint, shuffled blocks of 4 tokens."""
+    book, free = TokenBook(), np.random.default_rng(0).permutation(512).tolist()
+    planned = []
+    for index, (start, length) in enumerate(rows):
+        name, total = str(index), start + length
+        positions = np.tile(np.arange(total), (3, 1))
+        prompt = Prompt(token_ids=(1,) * total, spans=(), position_ids=positions, position_delta=0)
+        sampling = SamplingParams(max_tokens=1)
+        book.add(
+            Request(
+                request_id=name, prompt=prompt, sampling=sampling, max_tokens=1, stop_token_ids=frozenset()
+            )
+        )
+        blocks = tuple(free.pop() for _ in range(-(-total // 4)))
+        planned.append(Row(request_id=name, start=start, length=length, block_ids=blocks, has_sample=True))
+    inputs = build_inputs(planned, book, 4, dtype, CPU)
+    return inputs.layout, len(inputs.token_ids)
