@@ -1,0 +1,81 @@
+"""Keeps special tokens out of user text while a chat template runs over it.
+
+A Guard knows one template and the special tokens of its tokenizer; a Disguise is its use for one rendering.
+Hidden text holds no first character of a special token: random digits stand for it. So no special token can begin
+in user text, neither whole nor in pieces that the template joins, trims or cuts. A template may also write the
+first half of a special token itself, as in `<|` + role + `|>`; then user strings begin with a code that keeps the
+halves apart. Safety needs no secret: text that guesses the digits reads as the character they stand for.
+
+One exception keeps templates working: where user text says a word that the template itself compares with, such
+as `</think>`, it stays readable, provided that no special token can begin with it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+
+from jinja2 import nodes
+
+from tapetum.core.errors import TemplateError
+
+
+class Guard:
+    def __init__(self, template: nodes.Template, special_tokens: Iterable[str]) -> None:
+        tokens = [token for token in special_tokens if token]
+        words = {node.value for node in template.find_all(nodes.Const) if isinstance(node.value, str)}
+        texts = words | {node.data for node in template.find_all(nodes.TemplateData)}
+        self._first_chars = sorted({token[0] for token in tokens})
+        self._leaves_open = any(_ends_inside(text, token) for text in texts for token in tokens)
+        readable = [re.escape(word) for word in sorted(words) if _is_readable(word, tokens)]
+        exception = f"(?!{'|'.join(readable)})" if readable else ""
+        chars = "".join(map(re.escape, self._first_chars))
+        self._pattern = re.compile(f"{exception}[{chars}]" if chars else "(?!)")
+
+    def disguise(self) -> Disguise:
+        nonce = f"{secrets.randbelow(10**12):012d}"
+        codes = {char: f"{nonce}{index:03d}" for index, char in enumerate(self._first_chars, start=1)}
+        return Disguise(self._pattern, codes, start=f"{nonce}000" if self._leaves_open else "")
+
+
+class Disguise:
+    def __init__(self, pattern: re.Pattern[str], codes: Mapping[str, str], *, start: str) -> None:
+        self._pattern = pattern
+        self._codes = codes
+        self._start = start
+
+    def hide(self, value: object) -> object:
+        """The same plain data with every string in it hidden."""
+        if isinstance(value, str):
+            return self.hide_text(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, Mapping):
+            return {self.hide(key): self.hide(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.hide(item) for item in value]
+        raise TemplateError(f"{value!r:.80} is not plain data; send strings, numbers, lists and mappings")
+
+    def hide_text(self, text: str) -> str:
+        hidden = self._pattern.sub(lambda match: self._codes[match[0]], text)
+        words = (
+            hidden.lstrip() if self._start else ""
+        )  # templates may trim: the code stands behind white space
+        return hidden[: len(hidden) - len(words)] + self._start + words if words else hidden
+
+    def reveal(self, text: str) -> str:
+        """What `hide` was given, from any piece of rendered text."""
+        for char, code in self._codes.items():
+            text = text.replace(code, char)
+        return text.replace(self._start, "") if self._start else text
+
+
+def _is_readable(word: str, tokens: list[str]) -> bool:
+    """Whether no special token can begin where user text says `word`."""
+    return bool(word) and not any(token.startswith(word) or word.startswith(token) for token in tokens)
+
+
+def _ends_inside(text: str, token: str) -> bool:
+    """Whether `text` ends with the beginning of `token`."""
+    return any(text.endswith(token[:length]) for length in range(1, len(token)))

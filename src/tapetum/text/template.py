@@ -1,0 +1,193 @@
+"""Chat messages to prompt segments: runs of token ids and slots for media.
+
+Owns the chat template of a checkpoint and the promise that only the template writes special tokens: what a
+user typed is hidden from the search for them (guard), and each run between two of them is tokenised whole, as
+text. Owns no pictures: a slot is filled by whoever has loaded the media.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.errors import CheckpointError, InvalidParameter, TemplateError
+from tapetum.core.media import MediaKind
+from tapetum.text.guard import Disguise, Guard
+from tapetum.text.jinja import build_environment
+from tapetum.text.tokenizer import Tokenizer, read_json, special_names
+
+MAX_PROMPT_CHARS = 16 * 1024**2
+MAX_RENDER_S = 10.0
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"))
+_RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSlot:
+    """The place of the next picture or clip."""
+
+    kind: MediaKind
+
+
+Segment = tuple[int, ...] | MediaSlot
+
+
+class ChatTemplate:
+    """The template of one checkpoint; renders on any thread. `names` are its variables, such as eos_token."""
+
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        *,
+        names: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        environment = build_environment()
+        try:
+            tree = environment.parse(source)
+            self._template = environment.from_string(tree)
+        except jinja2.TemplateError as error:
+            raise CheckpointError(
+                f"the chat template does not compile: {error}; correct chat_template.jinja"
+            ) from error
+        self._guard = Guard(tree, tokenizer.special_tokens)
+        self._tokenizer = tokenizer
+        self._names = dict(names)
+        self._clock = clock
+
+    @classmethod
+    def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:
+        tokenizer_config = read_json(directory / "tokenizer_config.json")
+        source = _read_source(directory, tokenizer_config)
+        return cls(source, tokenizer, names=special_names(tokenizer_config))
+
+    def render(self, chat: ChatInput) -> list[Segment]:
+        """Segments of the prompt, with one slot for each media part of the messages, in their order."""
+        if not chat.messages:
+            raise TemplateError("messages is empty; send at least one message", param="messages")
+        for name in _RESERVED:
+            if name in chat.template_kwargs:
+                raise InvalidParameter(
+                    f"chat_template_kwargs sets {name!r}, which the engine sets itself; leave it out",
+                    param="chat_template_kwargs",
+                )
+        disguise = self._guard.disguise()
+        segments = _segments(self._tokenizer, self._run(chat, disguise), disguise.reveal)
+        _check_slots(segments, chat.messages)
+        return segments
+
+    def _run(self, chat: ChatInput, disguise: Disguise) -> str:
+        """The rendered text, still hidden. Stops when the template writes too much or for too long."""
+        variables = {
+            **self._names,
+            **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
+            "messages": [_as_data(message, disguise) for message in chat.messages],
+            "add_generation_prompt": chat.add_generation_prompt,
+            "tools": None,
+            "documents": None,
+        }
+        deadline_s = self._clock() + MAX_RENDER_S
+        pieces: list[str] = []
+        num_chars = 0
+        try:
+            for piece in self._template.generate(variables):
+                pieces.append(piece)
+                num_chars += len(piece)
+                if num_chars > MAX_PROMPT_CHARS:
+                    raise TemplateError(
+                        f"the chat renders to more than {MAX_PROMPT_CHARS} characters; shorten the messages"
+                    )
+                if self._clock() > deadline_s:
+                    raise TemplateError(
+                        f"the chat template ran longer than {MAX_RENDER_S:g} s; shorten the messages"
+                    )
+        except TemplateError:
+            raise
+        except Exception as error:  # a template is code: whatever it does wrong is a fault of these messages
+            reason = disguise.reveal(str(error)) or type(error).__name__
+            raise TemplateError(
+                f"the chat template refuses these messages: {reason}", param="messages"
+            ) from error
+        return "".join(pieces)
+
+
+def split_prompt(tokenizer: Tokenizer, text: str) -> list[Segment]:
+    """Segments of a prompt that the caller wrote whole: special tokens count, placeholders are slots."""
+    return _segments(tokenizer, text, str)
+
+
+def _segments(tokenizer: Tokenizer, text: str, reveal: Callable[[str], str]) -> list[Segment]:
+    segments: list[Segment] = []
+    ids: list[int] = []
+    for piece in tokenizer.split(text):
+        if isinstance(piece, str):
+            ids.extend(tokenizer.encode_plain(reveal(piece)))
+        elif kind := tokenizer.media_tokens.get(piece):
+            if ids:
+                segments.append(tuple(ids))
+                ids.clear()
+            segments.append(MediaSlot(kind))
+        else:
+            ids.append(piece)
+    if ids:
+        segments.append(tuple(ids))
+    return segments
+
+
+def _as_data(message: Message, disguise: Disguise) -> dict[str, object]:
+    """What the template sees: a lone string as a string, else a list of parts without pixels."""
+    parts = [
+        {"type": part.kind}
+        if isinstance(part, MediaPart)
+        else {"type": "text", "text": disguise.hide_text(part)}
+        for part in message.content
+    ]
+    content: object = parts
+    if not parts:
+        content = ""
+    elif len(parts) == 1 and "text" in parts[0]:
+        content = parts[0]["text"]
+    role = message.role if message.role in _ROLES else disguise.hide_text(message.role)
+    return {"role": role, "content": content}
+
+
+def _check_slots(segments: list[Segment], messages: Iterable[Message]) -> None:
+    """Refuse a template that drops, adds or reorders media: no picture may silently go unseen."""
+    placed = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
+    sent = [part.kind for message in messages for part in message.content if isinstance(part, MediaPart)]
+    if placed != sent:
+        raise TemplateError(
+            f"messages hold {_count(sent)}, the chat template places {_count(placed)}; "
+            "send media in the order and the roles that this model's template supports",
+            param="messages",
+        )
+
+
+def _count(kinds: list[MediaKind]) -> str:
+    return f"{kinds.count('image')} pictures and {kinds.count('video')} clips"
+
+
+_NO_TEMPLATE = (
+    "{{ raise_exception('this model has no chat template; "
+    "put a chat_template.jinja beside its config.json or send a prompt written whole') }}"
+)
+
+
+def _read_source(directory: Path, tokenizer_config: Mapping[str, object]) -> str:
+    """The template's text from whichever file of the checkpoint has it; the newest convention wins."""
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    stored = read_json(directory / "chat_template.json").get(
+        "chat_template", tokenizer_config.get("chat_template")
+    )
+    if isinstance(stored, list):
+        named = {entry.get("name"): entry.get("template") for entry in stored if isinstance(entry, dict)}
+        stored = named.get("default")
+    return stored if isinstance(stored, str) else _NO_TEMPLATE

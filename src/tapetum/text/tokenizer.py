@@ -1,0 +1,184 @@
+"""Text to token ids and back, for the tokenizer of one checkpoint.
+
+Owns the line between text and special tokens: `encode_plain` never yields a special token, whatever its text
+says, and `split` is the one place where special tokens are found. The underlying object is set at load and only
+read from then on, so one Tokenizer serves many threads; encoding leaves the interpreter lock free.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tokenizers
+
+from tapetum.core.errors import CheckpointError, InvalidParameter
+from tapetum.core.media import MediaKind
+
+_MEDIA_FIELDS: tuple[tuple[str, MediaKind], ...] = (
+    ("image_token_id", "image"),
+    ("image_token_index", "image"),
+    ("video_token_id", "video"),
+    ("video_token_index", "video"),
+)
+
+
+class Tokenizer:
+    """`special_tokens` maps text to id, `media_tokens` placeholder id to kind."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, media_tokens: Mapping[int, MediaKind]) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True  # special tokens in text are text; `split` finds the true ones
+        self._backend = backend
+        self.media_tokens = dict(media_tokens)
+        added = backend.get_added_tokens_decoder()
+        special = [token for token in added.values() if token.special]
+        self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
+        self.special_ids = frozenset(self.special_tokens.values())
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self._left_stripping = {token.content for token in special if token.lstrip}
+        self._pattern = _special_pattern(special)
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """From `tokenizer.json`; tokenizer_config.json and config.json add which tokens are special."""
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(
+                f"{directory} has no tokenizer.json; write one with "
+                "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
+        media_tokens = _media_tokens(read_json(directory / "config.json"))
+        placeholders = filter(None, map(backend.id_to_token, media_tokens))
+        _make_special(backend, {*_declared(read_json(directory / "tokenizer_config.json")), *placeholders})
+        return cls(backend, media_tokens=media_tokens)
+
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """Ids of `text`; what looks like a special token in it is tokenised as the characters it is of."""
+        try:
+            return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise InvalidParameter(
+                "text holds half a character (a lone surrogate); send whole ones"
+            ) from error
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text whose special tokens count."""
+        ids: list[int] = []
+        for piece in self.split(text):
+            ids.extend((piece,) if isinstance(piece, int) else self.encode_plain(piece))
+        return tuple(ids)
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """The text between special tokens and, as ids, the special tokens themselves, in order."""
+        end = 0
+        for match in self._pattern.finditer(text):
+            token = match[match.lastindex or 0]
+            run = text[end : match.start()]
+            if run := run.rstrip() if token in self._left_stripping else run:
+                yield run
+            yield self.special_tokens[token]
+            end = match.end()
+        if end < len(text):
+            yield text[end:]
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=skip_special))
+
+    def token_id(self, token: str) -> int | None:
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token adds to a text: a token may hold a part of a character only."""
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        is_byte_level = isinstance(self._backend.decoder, tokenizers.decoders.ByteLevel)
+        if is_byte_level and all(char in _BYTE_OF_CHAR for char in token):
+            return bytes(_BYTE_OF_CHAR[char] for char in token)
+        if match := re.fullmatch("<0x([0-9A-F]{2})>", token):
+            return bytes.fromhex(match[1])
+        return self.decode((token_id,), skip_special=False).encode()
+
+
+def special_names(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
+    """Roles such as `eos_token`, and the text of the token each stands for."""
+    names: dict[str, str] = {}
+    for key, value in tokenizer_config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(content, str):
+            names[key] = content
+    return names
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a file of a checkpoint; empty when there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}; fetch the checkpoint again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object; fetch the checkpoint again")
+    return value
+
+
+def _media_tokens(config: Mapping[str, object]) -> dict[int, MediaKind]:
+    found = ((config.get(field), kind) for field, kind in _MEDIA_FIELDS)
+    return {token_id: kind for token_id, kind in found if isinstance(token_id, int)}
+
+
+def _declared(tokenizer_config: Mapping[str, object]) -> set[str]:
+    """The tokens that tokenizer_config.json calls special."""
+    names = set(special_names(tokenizer_config).values())
+    extra = tokenizer_config.get("additional_special_tokens")
+    added = tokenizer_config.get("added_tokens_decoder")
+    entries = [
+        *(extra if isinstance(extra, list) else ()),
+        *(added.values() if isinstance(added, dict) else ()),
+    ]
+    for entry in entries:
+        if isinstance(entry, str):
+            names.add(entry)
+        elif isinstance(entry, dict) and entry.get("special") and isinstance(entry.get("content"), str):
+            names.add(entry["content"])
+    return names
+
+
+def _make_special(backend: tokenizers.Tokenizer, declared: Iterable[str]) -> None:
+    """Mark what the checkpoint declares special elsewhere: a placeholder must not come out of plain text."""
+    marked = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    missing = [name for name in declared if name not in marked and backend.token_to_id(name) is not None]
+    backend.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in sorted(missing)])
+
+
+def _special_pattern(special: Iterable[tokenizers.AddedToken]) -> re.Pattern[str]:
+    """Matches one special token, the longest first; its group is its text, without white space."""
+    alternatives = [
+        r"(?<!\w)" * token.single_word
+        + f"({re.escape(token.content)})"
+        + r"(?!\w)" * token.single_word
+        + r"\s*" * token.rstrip
+        for token in sorted(special, key=lambda token: -len(token.content))
+    ]
+    return re.compile("|".join(alternatives) or r"(?!)")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable character that byte-level BPE writes for each byte, inverted (GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in set(printable))
+    shifted = {chr(256 + index): byte for index, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | shifted
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
