@@ -1,0 +1,29 @@
+"""One file a model family: header -> geometry and prompt layout, pixels -> uint8 patches. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tapetum.core.errors import CheckpointError
+from tapetum.processing.base import Processor
+from tapetum.processing.files import read_json
+from tapetum.processing.qwen_vl import QwenVLProcessor
+
+_FAMILIES = {
+    "qwen2_vl": QwenVLProcessor.load,
+    "qwen2_5_vl": QwenVLProcessor.load,
+}
+
+
+def load_processor(directory: Path) -> Processor:
+    """The processor of a checkpoint; its family is config.json's model_type."""
+    config = read_json(directory / "config.json")
+    if config is None:
+        raise CheckpointError(f"{directory} has no config.json; give the directory of a checkpoint")
+    family = _FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        known = ", ".join(_FAMILIES)
+        raise CheckpointError(
+            f"{directory}: model_type {config.get('model_type')!r} is not supported; supported are {known}"
+        )
+    return family(directory, config)

@@ -1,0 +1,84 @@
+"""Identity of pictures and clips.
+
+A media key names what the encoder will see: the uint8 canvas after the resize, how it was cut into patches, and the
+tenant. An alias names what a client sent together with how it is to be processed; it leads to a media key without
+decoding and never stands for one. Both are BLAKE3 over fields that carry their name and length, so no two lists of
+fields give the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+import blake3
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tapetum.core.media import Geometry, MediaKind
+from tapetum.processing.base import ProcessorOptions
+
+FieldValue = bytes | memoryview | str | int | float
+
+
+def digest(fields: Iterable[tuple[str, FieldValue]]) -> bytes:
+    """BLAKE3 over (name, value) pairs, order included: 32 bytes."""
+    hasher = blake3.blake3()
+    for name, value in fields:
+        raw = _raw(value)
+        label = name.encode()
+        hasher.update(struct.pack(">IQ", len(label), len(raw)) + label)
+        hasher.update(raw)
+    return hasher.digest()
+
+
+def media_key(
+    patches: NDArray[np.uint8], geometry: Geometry, *, parameters: Mapping[str, int], tenant: str
+) -> bytes:
+    """The key of an item. `patches` holds the canvas's bytes in an order that the other fields fix."""
+    width, height = geometry.used
+    return digest(
+        (
+            ("what", "media key 1"),
+            ("tenant", tenant),
+            ("kind", geometry.kind),
+            ("width", width),
+            ("height", height),
+            ("frames", geometry.frames),
+            ("seconds per grid", geometry.seconds_per_grid),
+            *sorted(parameters.items()),
+            ("canvas", np.ascontiguousarray(patches).reshape(-1).data),
+        )
+    )
+
+
+def alias_key(
+    loaded: Iterable[bytes | Image.Image], *, kind: MediaKind, options: ProcessorOptions, tenant: str
+) -> bytes:
+    """The key of a reference that has been read but not decoded, under one processor and media configuration."""
+    return digest(
+        (
+            ("what", "media alias 1"),
+            ("tenant", tenant),
+            ("kind", kind),
+            ("options", repr(options)),
+            *(field for picture in loaded for field in _picture_fields(picture)),
+        )
+    )
+
+
+def _picture_fields(picture: bytes | Image.Image) -> tuple[tuple[str, FieldValue], ...]:
+    if isinstance(picture, bytes):
+        return (("file", picture),)
+    return (("width", picture.width), ("height", picture.height), ("pixels", picture.tobytes()))
+
+
+def _raw(value: FieldValue) -> bytes | memoryview:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, int):
+        return struct.pack(">q", value)
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    return value

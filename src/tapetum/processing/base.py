@@ -1,0 +1,233 @@
+"""What every model family shares between a picture's header and the encoder's input.
+
+Owns the options a request may set, the resize rule, the fold of pixels into patches and the three-axis (M-RoPE)
+positions of a prompt. A family (one file each) says with which numbers. Owns no decoding of files and no
+normalisation: patches are raw uint8, and mean and deviation are folded into the weights of the patch embedding.
+
+`P` patches, `C` values of a patch, `T` tokens of a prompt, `F` frames; sizes are (width, height).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
+from tapetum.core.media import Geometry, MediaItem, MediaKind, Span
+from tapetum.core.request import Prompt
+
+Picture = Image.Image | NDArray[np.uint8]  # upright RGB; an array is [height, width, 3]
+Segment = tuple[int, ...] | MediaItem
+MAX_ASPECT = 200
+MAX_OPTION_PIXELS = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorOptions:
+    """What a request may choose about one picture or clip; `None` takes the checkpoint's value.
+
+    min_pixels, max_pixels bound the area of one frame after the resize; fps is the rate at which the frames of a
+    clip were taken (only families with a clock look at it).
+    """
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    fps: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_pixels", "max_pixels"):
+            _check_number(name, getattr(self, name), int, 1, MAX_OPTION_PIXELS)
+        _check_number("fps", self.fps, (int, float), 0.001, 1000)
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise InvalidParameter(
+                f"min_pixels is {self.min_pixels}, above max_pixels {self.max_pixels}; lower it",
+                param="min_pixels",
+            )
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, object]) -> ProcessorOptions:
+        names = [item.name for item in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise InvalidParameter(
+                    f"media option {name!r} is unknown; known are {', '.join(names)}", param=str(name)
+                )
+        return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks the types
+
+
+def _check_number(name: str, value: object, kind: type | tuple[type, ...], low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kind):
+        wanted = "an integer" if kind is int else "a number"
+        raise InvalidParameter(f"{name} is {value!r}, must be {wanted}", param=name)
+    if not low <= value <= high:  # type: ignore[operator]  # also refuses NaN
+        raise InvalidParameter(f"{name} is {value}, allowed are {low:g} to {high:g}", param=name)
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBounds:
+    """The area of one frame after the resize, in pixels."""
+
+    min_pixels: int
+    max_pixels: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_pixels <= self.max_pixels:
+            raise ConfigError(
+                f"pixel bounds are {self.min_pixels} to {self.max_pixels}; "
+                "the lower must be at least 1 and not above the upper"
+            )
+
+    def chosen(self, options: ProcessorOptions) -> PixelBounds:
+        """A bound the request gives wins; a bound of the checkpoint moves out of its way."""
+        low = options.min_pixels or min(self.min_pixels, options.max_pixels or self.min_pixels)
+        high = options.max_pixels or max(self.max_pixels, low)
+        return PixelBounds(low, high)
+
+
+class Processor(Protocol):
+    """One model family over one checkpoint: header -> geometry, pixels -> patches, segments -> prompt."""
+
+    @property
+    def media_tokens(self) -> Mapping[MediaKind, int]:
+        """The placeholder token of each kind."""
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Numbers that decide how pixels become patches; part of every media key."""
+
+    def geometry(
+        self, kind: MediaKind, width: int, height: int, *, frames: int = 1, options: ProcessorOptions
+    ) -> Geometry:
+        """From the upright size alone; raises MediaError for a shape the family does not take."""
+
+    def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
+        """[P, C] in merge order; `frames` is read one at a time, so a lazy one keeps memory low."""
+
+    def layout(self, segments: Sequence[Segment]) -> Prompt:
+        """Expands each item to its placeholders and gives every token its position."""
+
+
+def smart_resize(width: int, height: int, *, factor: int, bounds: PixelBounds) -> tuple[int, int]:
+    """The size a picture is scaled to: sides divisible by `factor`, area within bounds, aspect nearly kept.
+
+    The rule of Qwen2-VL as transformers has it. Python's `round` (half to even) is part of it. Only a picture much
+    longer than wide may end outside the bounds, because a side never shrinks below one factor.
+    """
+    if width < 1 or height < 1:
+        raise MediaError(f"picture is {width}x{height} pixels; both sides must be at least 1")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise MediaError(
+            f"picture is {width}x{height}, an aspect ratio of {max(width, height) / min(width, height):.0f}, "
+            f"limit {MAX_ASPECT}; crop or pad it"
+        )
+    used_width, used_height = round(width / factor) * factor, round(height / factor) * factor
+    if used_width * used_height > bounds.max_pixels:
+        beta = math.sqrt(height * width / bounds.max_pixels)
+        used_width = max(factor, math.floor(width / beta / factor) * factor)
+        used_height = max(factor, math.floor(height / beta / factor) * factor)
+    elif used_width * used_height < bounds.min_pixels:
+        beta = math.sqrt(bounds.min_pixels / (height * width))
+        used_width = math.ceil(width * beta / factor) * factor
+        used_height = math.ceil(height * beta / factor) * factor
+    return used_width, used_height
+
+
+def resize(picture: Picture, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Pillow's bicubic on uint8, the reference filter: [height, width, 3]."""
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC))
+
+
+def fold_patches(
+    canvases: Iterable[NDArray[np.uint8]], geometry: Geometry, *, patch_size: int, merge_size: int, fold: int
+) -> NDArray[np.uint8]:
+    """Frames [height, width, 3] of the used size to [P, 3 * fold * patch_size²], a value per (colour, frame, y, x).
+
+    `fold` consecutive frames share a patch; missing ones at the end repeat the last. Patches come in merge order:
+    frame group, block row, block column, then the merge_size² neighbours of a block, so that merging is a reshape.
+    """
+    time, rows, columns = geometry.grid_thw
+    p, m = patch_size, merge_size
+    patches = np.empty((time, rows // m, columns // m, m, m, 3, fold, p, p), np.uint8)
+    number = 0
+    for canvas in canvases:
+        if number < geometry.frames:
+            blocks = canvas.reshape(rows // m, m, p, columns // m, m, p, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+            patches[number // fold, ..., number % fold, :, :] = blocks
+        number += 1
+    if number != geometry.frames:
+        raise MediaError(f"clip has {number} frames, its header announced {geometry.frames}")
+    for slot in range(number, time * fold):
+        patches[-1, ..., slot % fold, :, :] = patches[-1, ..., (number - 1) % fold, :, :]
+    return patches.reshape(geometry.num_patches, 3 * fold * p * p)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the positions of an item depend on besides where it starts: its merged grid and its clock.
+
+    Step i of the time axis is trunc(i * interval) behind the start, in float32 as transformers computes it.
+    """
+
+    time: int
+    rows: int
+    columns: int
+    interval: float
+
+    @property
+    def num_tokens(self) -> int:
+        return self.time * self.rows * self.columns
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Positions behind the start, [3, num_tokens]."""
+        times = (np.arange(self.time, dtype=np.float32) * np.float32(self.interval)).astype(np.int64)
+        axes = np.meshgrid(times, np.arange(self.rows), np.arange(self.columns), indexing="ij")
+        return np.stack(axes).reshape(3, -1).astype(np.int64)
+
+    def as_tuple(self) -> tuple[float, ...]:
+        return (self.time, self.rows, self.columns, self.interval)
+
+
+def lay_out(
+    segments: Sequence[Segment],
+    media_tokens: Mapping[MediaKind, int],
+    place: Callable[[Geometry], Placement],
+) -> Prompt:
+    """Token ids, spans and M-RoPE positions of a prompt.
+
+    Text counts up on all three axes alike. An item lies in a box at the next free position; text goes on one
+    behind the largest position of any axis.
+    """
+    token_ids: list[tuple[int, ...]] = []
+    positions: list[NDArray[np.int64]] = [np.zeros((3, 0), np.int64)]
+    spans: list[Span] = []
+    start = position = 0
+    for segment in segments:
+        if isinstance(segment, MediaItem):
+            placement = place(segment.geometry)
+            tokens = (media_tokens[segment.geometry.kind],) * placement.num_tokens
+            offsets = placement.offsets()
+            end = start + len(tokens)
+            spans.append(Span(start=start, end=end, item=segment, placement=placement.as_tuple()))
+        else:
+            tokens = tuple(segment)
+            offsets = np.broadcast_to(np.arange(len(tokens), dtype=np.int64), (3, len(tokens)))
+        token_ids.append(tokens)
+        positions.append(offsets + position)
+        start += len(tokens)
+        position += int(offsets.max(initial=-1)) + 1
+    return Prompt(
+        token_ids=tuple(chain.from_iterable(token_ids)),
+        spans=tuple(spans),
+        position_ids=np.concatenate(positions, axis=1),  # [3, T]
+        position_delta=position - start,
+    )
