@@ -1,0 +1,104 @@
+"""One client's end of a running request.
+
+Owns the room for one delta between the engine and its reader. All of it lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tapetum.core.request import Prompt, Request, RequestStats
+from tapetum.engine.output import (
+    Decoder,
+    Delta,
+    MediaReport,
+    RequestOutput,
+    Timing,
+    media_reports,
+    output_of,
+    timing_of,
+)
+
+
+class Generation:
+    """An asynchronous iterator of Delta. A TapetumError of the request is raised from the iteration.
+
+    A reader whose task is cancelled while it waits here cancels the request; one that leaves the loop early calls
+    `cancel`. Both free what the request holds within one step.
+    """
+
+    def __init__(
+        self, request: Request, *, prepared_s: float, tokenizer: Decoder, cancel: Callable[[str], None]
+    ) -> None:
+        self.request_id = request.request_id
+        self.prompt: Prompt = request.prompt
+        self._request = request
+        self._prepared_s = prepared_s
+        self._tokenizer = tokenizer
+        self._cancel = cancel
+        self._unread: Delta | None = None
+        self._arrived = asyncio.Event()
+        self._stats: RequestStats | None = None
+        self._num_tokens = 0
+        self._is_over = False
+
+    @property
+    def media(self) -> tuple[MediaReport, ...]:
+        """What the model saw; where it came from is known with the first token."""
+        return media_reports(self.prompt, self._stats)
+
+    @property
+    def timing(self) -> Timing:
+        """Complete once the last delta has been read."""
+        return timing_of(self._request, self._prepared_s, self._stats or RequestStats(), self._num_tokens)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._is_over:
+            raise StopAsyncIteration
+        delta = await self._read()
+        self._num_tokens += len(delta.tokens)
+        self._stats = delta.stats or self._stats
+        self._is_over = delta.finish_reason is not None
+        if delta.error is not None:
+            raise delta.error
+        return delta
+
+    async def output(self) -> RequestOutput:
+        """Wait for the end: all that is left to read, as one record."""
+        whole = Delta()
+        async for delta in self:
+            whole = whole.then(delta)
+        return output_of(self._request, None, whole, self._prepared_s, self._tokenizer)
+
+    def cancel(self) -> None:
+        """Ask the engine to end the request; the last delta then says `abort`. No effect on one that has ended."""
+        self._cancel(self.request_id)
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request; raises when it refuses."""
+        delta = await self._read()
+        if delta.error is not None:
+            self._is_over = True
+            raise delta.error
+        if delta != Delta():
+            self.put(delta)
+
+    def put(self, delta: Delta) -> None:
+        """News from the engine, in order."""
+        self._unread = delta if self._unread is None else self._unread.then(delta)
+        self._arrived.set()
+
+    async def _read(self) -> Delta:
+        try:
+            await self._arrived.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        assert self._unread is not None, "the flag is set with the delta"
+        delta, self._unread = self._unread, None
+        self._arrived.clear()
+        return delta

@@ -1,0 +1,96 @@
+"""Run a failing plan again in pieces, so that only the request or picture at fault is lost.
+
+Executing twice is safe: a row writes the same KV entries again, a request that is released and admitted again
+starts clean, and a token counts only when its piece has succeeded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from tapetum.core.errors import EngineError, TapetumError
+from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, SampledToken, StepResult
+from tapetum.core.request import Request
+
+_log = logging.getLogger(__name__)
+
+
+def execute_apart(executor: Executor, plan: BatchPlan, requests: Mapping[str, Request]) -> StepResult:
+    """The result of `plan`, each new request, encode and row executed on its own.
+
+    Raises what the executor raises while it merely forgets ended requests: then nobody is to blame but itself.
+    """
+    run = _Pieces(executor, plan.step)
+    run.forget(plan)
+    for request in plan.admitted:
+        run.admit(request)
+    for job in plan.encodes:
+        run.encode(job)
+    for row in plan.rows:
+        run.advance(row, requests[row.request_id])
+    return run.result()
+
+
+class _Pieces:
+    """What came of the pieces so far."""
+
+    def __init__(self, executor: Executor, step: int) -> None:
+        self._executor = executor
+        self._step = step
+        self._tokens: dict[str, SampledToken] = {}
+        self._failed: dict[str, TapetumError] = {}
+        self._failed_features: dict[bytes, TapetumError] = {}
+        self._seconds = [0.0, 0.0]  # encode, forward
+
+    def forget(self, plan: BatchPlan) -> None:
+        self._executor.execute(
+            BatchPlan(step=self._step, released=plan.released, dropped_features=plan.dropped_features)
+        )
+
+    def admit(self, request: Request) -> None:
+        # The failing run may have admitted it already: forget it first.
+        again = BatchPlan(step=self._step, released=(request.request_id,), admitted=(request,))
+        if error := self._try(again, f"request {request.request_id}"):
+            self._failed[request.request_id] = error
+
+    def encode(self, job: EncodeJob) -> None:
+        error = self._try(BatchPlan(step=self._step, encodes=(job,)), "encoding a picture or clip")
+        if error:
+            self._failed_features[job.item.key] = error
+
+    def advance(self, row: Row, request: Request) -> None:
+        if row.request_id in self._failed or _needs(row, request, self._failed_features):
+            return
+        if error := self._try(BatchPlan(step=self._step, rows=(row,)), f"request {row.request_id}"):
+            self._failed[row.request_id] = error
+
+    def result(self) -> StepResult:
+        return StepResult(
+            step=self._step,
+            tokens=self._tokens,
+            failed=self._failed,
+            failed_features=self._failed_features,
+            encode_s=self._seconds[0],
+            forward_s=self._seconds[1],
+        )
+
+    def _try(self, plan: BatchPlan, what: str) -> TapetumError | None:
+        try:
+            result = self._executor.execute(plan)
+        except Exception as error:  # whatever it is, it belongs to this piece alone
+            _log.exception("step %d: %s failed", self._step, what)
+            if isinstance(error, TapetumError):
+                return error
+            return EngineError(f"{what} failed inside the engine: {type(error).__name__}: {error}")
+        self._tokens.update(result.tokens)
+        self._failed.update(result.failed)
+        self._failed_features.update(result.failed_features)
+        self._seconds[0] += result.encode_s
+        self._seconds[1] += result.forward_s
+        return None
+
+
+def _needs(row: Row, request: Request, keys: Collection[bytes]) -> bool:
+    spans = request.prompt.spans
+    return any(span.key in keys and span.start < row.end and span.end > row.start for span in spans)

@@ -1,0 +1,123 @@
+"""LLM: the engine inside a program. Lists in, lists out, in the same order.
+
+Owns the translation between a user's values and the engine; the engine steps in the calling thread. One call at a
+time: an LLM is not meant to be shared between threads (AsyncEngine is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+from tqdm import tqdm
+
+from tapetum.core.chat import TextInput
+from tapetum.core.config import EngineConfig
+from tapetum.core.errors import InvalidParameter, TapetumError
+from tapetum.core.model import ModelFacts
+from tapetum.core.request import SamplingParams
+from tapetum.engine.batch import placed, run_batch
+from tapetum.engine.build import build_engine
+from tapetum.engine.engine import Engine
+from tapetum.engine.inputs import chat_input, is_conversation, text_input
+from tapetum.engine.options import config_from
+from tapetum.engine.output import RequestOutput
+from tapetum.engine.prompts import Draft, PromptInput
+
+Sampling = SamplingParams | Sequence[SamplingParams] | None
+_MIN_PROMPTS_FOR_BAR = 16
+_OFFLINE = {"schedule": "throughput", "timeout_s": 3600.0}  # nobody waits at the other end of a connection
+_BUILDERS = 4  # threads that render prompts and wait for media, which load on threads of their own
+
+
+class LLM:
+    """A model, ready to answer.
+
+    `options` are the fields of EngineConfig's records by name: dtype, max_model_len, max_num_seqs, device, threads,
+    kv_cache_bytes, enable_prefix_caching and so on.
+    """
+
+    def __init__(self, model: str | Path | EngineConfig | Engine | None = None, **options: object) -> None:
+        if isinstance(model, Engine):
+            self._engine = model
+        else:
+            defaults = {} if isinstance(model, EngineConfig) else _OFFLINE
+            self._engine = build_engine(config_from(model, {**defaults, **options}))
+        self._pool = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="tapetum-prompt")
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._engine.facts
+
+    def generate(
+        self, prompts: object, sampling_params: Sampling = None, *, use_tqdm: bool | None = None
+    ) -> list[RequestOutput]:
+        """Continue one prompt or a list of prompts, written whole: special tokens in them count.
+
+        A prompt is a string or `{"prompt": str, "images": [...], "videos": [[frame, ...], ...]}` with a placeholder
+        for each picture and clip. A picture is a path, bytes of a file, a PIL picture or an array. Raises the error
+        of the first prompt at fault and says which one it is; nothing of the list is left in the engine then.
+        """
+        entries = prompts if isinstance(prompts, (list, tuple)) else [prompts]
+        return self._run(text_input, entries, sampling_params, use_tqdm)
+
+    def chat(
+        self, messages: object, sampling_params: Sampling = None, *, use_tqdm: bool | None = None
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of conversations, through the chat template of the model.
+
+        A conversation is a list of OpenAI-style messages. Besides text parts a content may hold
+        `{"type": "image", "image": picture}`, `{"type": "image_url", "image_url": {"url": ...}}` and
+        `{"type": "video", "video": [frame, ...]}`. Errors as in `generate`.
+        """
+        is_one = not isinstance(messages, (list, tuple)) or is_conversation(messages)
+        entries = [messages] if is_one else cast("Sequence[object]", messages)
+        return self._run(chat_input, entries, sampling_params, use_tqdm)
+
+    def close(self) -> None:
+        """End the threads. The model is freed with the object."""
+        self._pool.shutdown()
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self,
+        convert: Callable[[object], PromptInput],
+        entries: Sequence[object],
+        sampling_params: Sampling,
+        use_tqdm: bool | None,
+    ) -> list[RequestOutput]:
+        samplings = _one_each(sampling_params, len(entries))
+        inputs: list[PromptInput] = []
+        drafts: list[Draft] = []
+        for index, (entry, sampling) in enumerate(zip(entries, samplings, strict=True)):
+            try:
+                inputs.append(convert(entry))
+                drafts.append(self._engine.prompts.draft(inputs[-1], sampling))
+            except TapetumError as error:
+                raise placed(error, index, len(entries)) from error
+        texts = [prompt.prompt if isinstance(prompt, TextInput) else None for prompt in inputs]
+        has_bar = len(entries) >= _MIN_PROMPTS_FOR_BAR if use_tqdm is None else use_tqdm
+        with tqdm(total=len(entries), unit="prompt", disable=not has_bar) as bar:
+            return run_batch(self._engine, drafts, texts, self._pool, bar.update)
+
+
+def _one_each(sampling_params: Sampling, count: int) -> Sequence[SamplingParams]:
+    if sampling_params is None or isinstance(sampling_params, SamplingParams):
+        return [sampling_params or SamplingParams()] * count
+    if len(sampling_params) != count:
+        raise InvalidParameter(
+            f"sampling_params has {len(sampling_params)} entries for {count} prompts; send one for each or one for all",
+            param="sampling_params",
+        )
+    return sampling_params

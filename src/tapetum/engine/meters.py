@@ -1,0 +1,159 @@
+"""Numbers about the engine for dashboards, under the names that dashboards know.
+
+Owns what nobody else counts: histograms of times, tokens, refusals. What the scheduler holds and has done is read
+from its stats at the moment of asking. The answer is a list of Metric, which any exposition format can be written
+from. The engine thread is the only writer, but for refusals, which the front counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tapetum.core.errors import TapetumError
+from tapetum.core.request import Request, RequestStats
+from tapetum.core.stats import SchedulerStats
+
+MetricKind = Literal["gauge", "counter", "histogram"]
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How many observations fell into each bucket: `counts[i]` up to `bounds[i]`, the last one above them all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One named quantity. `values` has one entry per value of `label`, or one under "" without a label."""
+
+    name: str  # without the prefix `tapetum:`
+    kind: MetricKind
+    text: str
+    values: Mapping[str, float | Distribution]
+    label: str | None = None
+
+
+class Histogram:
+    """Counts in fixed buckets."""
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def read(self) -> Distribution:
+        return Distribution(bounds=self._bounds, counts=tuple(self._counts), total=self._total)
+
+
+class Meters:
+    """Everything that is counted as it happens."""
+
+    def __init__(self) -> None:
+        self._histograms = {name: Histogram() for name in _HISTOGRAMS}
+        self._num_prompt_tokens = 0
+        self._num_generation_tokens = 0
+        self._rejected: Counter[str] = Counter()
+        self._media_sources: Counter[str] = Counter()
+
+    def taken(self, request: Request) -> None:
+        self._num_prompt_tokens += request.num_prompt_tokens
+        for span in request.prompt.spans:
+            self._histograms["media_fetch_seconds"].observe(span.item.fetch_s)
+            self._histograms["media_decode_seconds"].observe(span.item.decode_s)
+
+    def token(self, gap_s: float | None) -> None:
+        """One token of output, `gap_s` after the one before it."""
+        self._num_generation_tokens += 1
+        if gap_s is not None:
+            self._histograms["inter_token_latency_seconds"].observe(gap_s)
+
+    def first_token(self, stats: RequestStats) -> None:
+        self._media_sources.update(stats.media_sources)
+        self._histograms["time_to_first_token_seconds"].observe(stats.ttft_s)
+        self._histograms["request_queue_time_seconds"].observe(stats.queue_s)
+        self._histograms["request_prefill_time_seconds"].observe(stats.prefill_s)
+        if "miss" in stats.media_sources:
+            self._histograms["vision_encode_seconds"].observe(stats.encode_s)
+
+    def finished(self, stats: RequestStats, *, has_tokens: bool) -> None:
+        self._histograms["e2e_request_latency_seconds"].observe(stats.e2e_s)
+        if has_tokens:
+            self._histograms["request_decode_time_seconds"].observe(stats.e2e_s - stats.ttft_s)
+
+    def rejected(self, error: TapetumError) -> None:
+        self._rejected[error.code] += 1
+
+    def read(self, stats: SchedulerStats, heartbeat_age_s: float) -> tuple[Metric, ...]:
+        """All metrics of this moment."""
+        sources = dict(self._media_sources)
+        hits = {level: count for level, count in sources.items() if level != "miss"}
+        errors = {"step": stats.step_error_ratio, "encode": stats.encode_error_ratio}
+        rejected = dict(self._rejected)
+        return (
+            _gauge("num_requests_running", "Requests that hold blocks.", stats.num_running),
+            _gauge("num_requests_waiting", "Requests that wait for blocks.", stats.num_waiting),
+            _gauge("kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1.", _usage(stats)),
+            _gauge("engine_heartbeat_seconds", "Since the last sign of life of the loop.", heartbeat_age_s),
+            _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
+            _labelled("tier_bytes", "Bytes of features.", "gauge", "tier", {"device": stats.feature_bytes}),
+            _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),
+            _counter("prompt_tokens", "Tokens of prompts taken.", self._num_prompt_tokens),
+            _counter("generation_tokens", "Tokens of output.", self._num_generation_tokens),
+            _counter("num_preemptions", "Requests that gave their blocks back.", stats.num_preemptions),
+            _counter("prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries),
+            _counter("prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits),
+            _counter("mm_cache_queries", "Pictures and clips of prompts.", sum(sources.values())),
+            _labelled("mm_cache_hits", "Of those, not encoded again.", "counter", "level", hits),
+            _labelled("request_success", "Ended requests.", "counter", "finished_reason", stats.finished),
+            _labelled("rejections", "Requests refused.", "counter", "reason", rejected),
+            *(
+                Metric(name=name, kind="histogram", text=text, values={"": self._histograms[name].read()})
+                for name, text in _HISTOGRAMS.items()
+            ),
+        )
+
+
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "From the arrival of a request to its first token.",
+    "inter_token_latency_seconds": "Between two tokens of a request.",
+    "e2e_request_latency_seconds": "From the arrival of a request to its end.",
+    "request_queue_time_seconds": "From the arrival of a request to its first step.",
+    "request_prefill_time_seconds": "In steps that computed the prompt.",
+    "request_decode_time_seconds": "From the first token to the last.",
+    "vision_encode_seconds": "In the encoder, of requests that had something to encode.",
+    "media_fetch_seconds": "Getting the bytes of a picture or clip.",
+    "media_decode_seconds": "Decoding and resizing a picture or clip.",
+}
+
+
+def _usage(stats: SchedulerStats) -> float:
+    blocks = stats.num_free_blocks + stats.num_cached_blocks + stats.num_held_blocks
+    return stats.num_held_blocks / blocks
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return Metric(name=name, kind="gauge", text=text, values={"": value})
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return Metric(name=name, kind="counter", text=text, values={"": value})
+
+
+def _labelled(name: str, text: str, kind: MetricKind, label: str, values: Mapping[str, float]) -> Metric:
+    return Metric(name=name, kind=kind, text=text, values=values, label=label)

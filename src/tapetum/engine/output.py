@@ -1,0 +1,189 @@
+"""What a caller gets back: news while a request runs (Delta), the whole when it has ended (RequestOutput).
+
+All records are frozen. The names are public: clients, tests and the server depend on them. Nothing here
+decides anything; the functions only write down a request and its stats in public words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tapetum.core.errors import TapetumError
+from tapetum.core.media import MediaItem, MediaKind
+from tapetum.core.plan import SampledToken
+from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """News of one request: what came since the last delta.
+
+    The first one carries nothing, it says that the engine has taken the request. One with a finish_reason is
+    the last.
+    """
+
+    text: str = ""
+    tokens: tuple[SampledToken, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop string or the client's stop token that ended the text
+    stats: RequestStats | None = None
+    error: TapetumError | None = None  # set when finish_reason is "error"
+
+    def then(self, later: Delta) -> Delta:
+        """This and the later news of the same request as one."""
+        return Delta(
+            text=self.text + later.text,
+            tokens=self.tokens + later.tokens,
+            finish_reason=later.finish_reason or self.finish_reason,
+            stop_reason=self.stop_reason if later.stop_reason is None else later.stop_reason,
+            stats=later.stats or self.stats,
+            error=later.error or self.error,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaReport:
+    """What the model saw of one picture or clip. `cache` is None until the request is admitted."""
+
+    type: MediaKind
+    original: tuple[int, int]  # width, height
+    used: tuple[int, int]  # width, height after the resize
+    frames: int | None  # None for a picture
+    visual_tokens: int
+    cache: str | None  # miss | device | prefix
+    degraded: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where the time of a request went, in seconds since it was handed in; `decode_tokens_s` is a rate."""
+
+    fetch_s: float = 0.0  # the slowest fetch; media of one prompt are fetched side by side
+    decode_s: float = 0.0  # the rest of the preparation: decode, resize, tokenise
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_tokens_s: float = 0.0  # tokens per second after the first token
+    ttft_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprob:
+    """A candidate for one position. `rank` is 1 for the most likely, None for one not among those asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """An answer. `logprobs` has a mapping from token id to Logprob for each token, where asked for."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Mapping[int, Logprob], ...] | None
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """One prompt and all that came of it. `prompt` is the text a caller wrote whole, None for a chat."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    media: tuple[MediaReport, ...]
+    timing: Timing
+    num_cached_tokens: int
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that turns ids into text."""
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
+
+
+def media_reports(prompt: Prompt, stats: RequestStats | None = None) -> tuple[MediaReport, ...]:
+    """One report per picture or clip of the prompt, in order; where each came from once `stats` are known."""
+    items = [span.item for span in prompt.spans]
+    sources: Sequence[str | None] = stats.media_sources if stats else ()
+    known = sources if len(sources) == len(items) else [None] * len(items)
+    return tuple(_media_report(item, source) for item, source in zip(items, known, strict=True))
+
+
+def timing_of(request: Request, prepared_s: float, stats: RequestStats, num_tokens: int) -> Timing:
+    """The public times of a request whose prompt was ready at `prepared_s`, with `num_tokens` of output."""
+    preparation_s = max(prepared_s - request.arrival_s, 0.0)
+    slowest_s = max((span.item.fetch_s for span in request.prompt.spans), default=0.0)
+    fetch_s = min(slowest_s, preparation_s)
+    streaming_s = stats.e2e_s - stats.ttft_s
+    has_rate = num_tokens > 1 and streaming_s > 0
+    return Timing(
+        fetch_s=fetch_s,
+        decode_s=preparation_s - fetch_s,
+        queue_s=max(stats.queue_s - preparation_s, 0.0),
+        encode_s=stats.encode_s,
+        prefill_s=stats.prefill_s,
+        decode_tokens_s=(num_tokens - 1) / streaming_s if has_rate else 0.0,
+        ttft_s=stats.ttft_s,
+    )
+
+
+def output_of(
+    request: Request, text: str | None, whole: Delta, prepared_s: float, tokenizer: Decoder
+) -> RequestOutput:
+    """The end of a request as one record; `whole` is all its deltas joined, `text` the prompt as written."""
+    stats = whole.stats or RequestStats()
+    return RequestOutput(
+        request_id=request.request_id,
+        prompt=text,
+        prompt_token_ids=request.prompt.token_ids,
+        outputs=(_completion(whole, tokenizer),),
+        media=media_reports(request.prompt, stats),
+        timing=timing_of(request, prepared_s, stats, len(whole.tokens)),
+        num_cached_tokens=stats.num_cached_tokens,
+    )
+
+
+def _completion(whole: Delta, tokenizer: Decoder) -> CompletionOutput:
+    has_logprobs = any(token.logprob is not None for token in whole.tokens)
+    return CompletionOutput(
+        index=0,
+        text=whole.text,
+        token_ids=tuple(token.token_id for token in whole.tokens),
+        logprobs=tuple(_candidates(token, tokenizer) for token in whole.tokens) if has_logprobs else None,
+        finish_reason=whole.finish_reason,
+        stop_reason=whole.stop_reason,
+    )
+
+
+def _media_report(item: MediaItem, source: str | None) -> MediaReport:
+    geometry = item.geometry
+    return MediaReport(
+        type=geometry.kind,
+        original=geometry.original,
+        used=geometry.used,
+        frames=geometry.frames if geometry.kind == "video" else None,
+        visual_tokens=geometry.num_tokens,
+        cache=source,
+    )
+
+
+def _candidates(token: SampledToken, tokenizer: Decoder) -> dict[int, Logprob]:
+    """The chosen token first, then the alternatives from the most likely down."""
+    ranks = {token_id: rank for rank, (token_id, _) in enumerate(token.top_logprobs, start=1)}
+    values = {token.token_id: token.logprob or 0.0} | dict(token.top_logprobs)
+    return {
+        token_id: Logprob(
+            logprob=value,
+            rank=ranks.get(token_id),
+            decoded_token=tokenizer.decode((token_id,), skip_special=False),
+        )
+        for token_id, value in values.items()
+    }

@@ -1,0 +1,152 @@
+"""What steps cost: a short measurement at start-up, and the same reading of every step that runs.
+
+The profile sends a few synthetic pictures and rows of growing size through the real executor. It is bounded in
+number and time and leaves no trace: its requests are released, its features dropped, and what it wrote into KV
+blocks nobody reads, since a block is written by its owner first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+
+import numpy as np
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.media import MediaItem
+from tapetum.core.model import ModelFacts
+from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, StepResult
+from tapetum.core.request import Request, SamplingParams
+from tapetum.processing.base import Processor, ProcessorOptions
+
+_SIDES = (56, 112, 224, 336, 448)  # of synthetic pictures, in pixels
+_CHUNKS = (16, 64, 128, 256)  # of synthetic prefill, one behind the other
+_DECODES = (1, 4, 16)  # rows at a time, behind the whole prompt
+_BUDGET_S = 0.4  # for encodes, and again for rows
+_GROWTH = 5  # a size takes at most so many times as long as the one before
+
+
+def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
+    """Teach the cost model what a step took."""
+    segments = [patches for job in plan.encodes for patches in job.item.geometry.segments]
+    if segments and not result.failed_features:
+        cost.observe_encode(sum(segments), sum(patches * patches for patches in segments), result.encode_s)
+    if plan.rows and not result.failed_features:
+        decodes = [row for row in plan.rows if row.length == 1]
+        chunks = [row for row in plan.rows if row.length > 1]
+        cost.observe_step(
+            len(decodes),
+            sum(row.end for row in decodes),
+            sum(row.length for row in chunks),
+            sum(chunk_context(row.start, row.length) for row in chunks),
+            result.forward_s,
+        )
+
+
+def profile(
+    executor: Executor,
+    facts: ModelFacts,
+    processor: Processor,
+    config: EngineConfig,
+    clock: Callable[[], float],
+) -> CostModel:
+    """A cost model that has seen a few encodes and steps of this device."""
+    cost = CostModel()
+    probe = _Probe(executor, cost, clock)
+    items = _items(processor, min(config.schedule.encoder_budget_tokens, facts.max_model_len))
+    requests = _requests(processor, facts, config)
+    try:
+        probe.measure({"encodes": (EncodeJob(item=item),)} for item in items)
+        probe.execute({"admitted": requests})
+        probe.measure({"rows": rows} for rows in _rows(requests, facts.block_size, config))
+    finally:
+        names = tuple(request.request_id for request in requests)
+        probe.execute({"released": names, "dropped_features": tuple(item.key for item in items)})
+    return cost
+
+
+class _Probe:
+    """Executes plans with step numbers before those of the scheduler."""
+
+    def __init__(self, executor: Executor, cost: CostModel, clock: Callable[[], float]) -> None:
+        self._executor = executor
+        self._cost = cost
+        self._clock = clock
+        self._steps = count(-1000)
+
+    def execute(self, parts: _Parts) -> tuple[BatchPlan, StepResult]:
+        plan = BatchPlan(step=next(self._steps), **parts)  # type: ignore[arg-type]
+        return plan, self._executor.execute(plan)
+
+    def measure(self, plans: Iterable[_Parts]) -> None:
+        """Observe the plans, smallest first, until the next might not fit the time. The first runs twice."""
+        end_s = self._clock() + _BUDGET_S
+        is_warm = False
+        for parts in plans:
+            if not is_warm:
+                self.execute(parts)
+                is_warm = True
+            started_s = self._clock()
+            plan, result = self.execute(parts)
+            observe(self._cost, plan, result)
+            now = self._clock()
+            if now + _GROWTH * (now - started_s) > end_s:
+                return
+
+
+_Parts = dict[str, object]  # fields of a BatchPlan
+
+
+def _items(processor: Processor, max_tokens: int) -> tuple[MediaItem, ...]:
+    items = []
+    for side in _SIDES:
+        geometry = processor.geometry("image", side, side, options=ProcessorOptions())
+        if geometry.num_tokens <= max_tokens:
+            patches = processor.patches([np.zeros((side, side, 3), np.uint8)], geometry)
+            items.append(MediaItem(key=f"profile {side}".encode(), geometry=geometry, patches=patches))
+    return tuple(items)
+
+
+def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> tuple[Request, ...]:
+    """As many as the widest decode has rows, all with one prompt of the longest profiled length."""
+    length = min(sum(_CHUNKS) + 1, facts.max_model_len - 1)
+    token_id = next(
+        token for token in range(facts.vocab_size) if token not in processor.media_tokens.values()
+    )
+    prompt = processor.layout([(token_id,) * length])
+    sampling = SamplingParams().resolved(SamplingParams())
+    return tuple(
+        Request(
+            request_id=f"profile {index}",
+            prompt=prompt,
+            sampling=sampling,
+            max_tokens=1,
+            stop_token_ids=frozenset(),
+        )
+        for index in range(min(max(_DECODES), config.schedule.max_num_seqs))
+    )
+
+
+def _rows(requests: tuple[Request, ...], block_size: int, config: EngineConfig) -> Iterator[tuple[Row, ...]]:
+    """Chunks of the first request, then decodes at the end of the prompt. All of them share its blocks."""
+    length = requests[0].num_prompt_tokens
+    start = 0
+    for chunk in _CHUNKS:
+        if start + chunk < length and chunk <= config.schedule.max_num_batched_tokens:
+            yield (_row(requests[0], start, chunk, block_size),)
+            start += chunk
+    for width in _DECODES:
+        if width <= len(requests):
+            yield tuple(_row(request, length - 1, 1, block_size) for request in requests[:width])
+
+
+def _row(request: Request, start: int, length: int, block_size: int) -> Row:
+    end = start + length
+    return Row(
+        request_id=request.request_id,
+        start=start,
+        length=length,
+        block_ids=tuple(range(-(-end // block_size))),
+        has_sample=end == request.num_prompt_tokens,
+    )

@@ -1,0 +1,202 @@
+"""From what a client sent to a Request; whatever can be refused is refused on the way.
+
+Owns the order of the checks: what is cheap comes first, so a prompt that can never fit is refused before most
+of its pixels are decoded. Does not own decoding (media), the tokens of a picture (processing) or the template
+(text). Media of one prompt load side by side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tapetum.core.chat import ChatInput, MediaPart, TextInput
+from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
+from tapetum.core.media import MediaItem
+from tapetum.core.request import Request, SamplingParams
+from tapetum.engine.files import ModelFiles
+from tapetum.text.template import MediaSlot, split_prompt
+
+PromptInput = ChatInput | TextInput
+
+
+class MediaLoader(Protocol):
+    """Loads media on its own workers."""
+
+    def submit(self, part: MediaPart, *, tenant: str) -> Future[MediaItem]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLimits:
+    max_model_len: int  # tokens of prompt and answer together
+    max_media: int  # pictures and clips of one prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a request carries besides prompt and sampling."""
+
+    request_id: str
+    arrival_s: float  # when it was handed in, before its prompt is built
+    tenant: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Draft:
+    """A prompt whose media are known but not loaded; every check that needs no pixels has passed."""
+
+    segments: tuple[tuple[int, ...] | MediaPart, ...]
+    sampling: SamplingParams  # resolved but for max_tokens
+
+    @property
+    def media(self) -> tuple[MediaPart, ...]:
+        return tuple(part for part in self.segments if isinstance(part, MediaPart))
+
+    @property
+    def num_text_tokens(self) -> int:
+        return sum(len(part) for part in self.segments if not isinstance(part, MediaPart))
+
+
+class PromptBuilder:
+    """Builds requests in two steps, `draft` and `complete`; safe to call from many threads."""
+
+    def __init__(self, files: ModelFiles, loader: MediaLoader, limits: PromptLimits) -> None:
+        self._processor = files.processor
+        self._tokenizer = files.tokenizer
+        self._template = files.template
+        self._defaults = files.defaults
+        self._loader = loader
+        self._limits = limits
+
+    def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
+        """Render and check without touching a pixel."""
+        media = _media_of(prompt)
+        if len(media) > self._limits.max_media:
+            raise MediaTooLarge(
+                f"prompt has {len(media)} pictures and clips, limit {self._limits.max_media}; "
+                "send fewer or raise --limit-mm-per-prompt"
+            )
+        if isinstance(prompt, ChatInput):
+            segments = self._template.render(prompt)
+        else:
+            segments = split_prompt(self._tokenizer, prompt.prompt)
+        draft = Draft(
+            segments=tuple(_bind(segments, media)), sampling=sampling.resolved(self._defaults.sampling)
+        )
+        self._check_stop_tokens(sampling)
+        self._check_length(draft.num_text_tokens + len(media), num_visual=len(media), is_exact=not media)
+        return draft
+
+    def build(self, prompt: PromptInput, sampling: SamplingParams, terms: Terms) -> Request:
+        """Both steps at once."""
+        return self.complete(self.draft(prompt, sampling), terms)
+
+    def complete(self, draft: Draft, terms: Terms) -> Request:
+        """Load the media, lay the prompt out and settle the limits; blocks until all media are there."""
+        items = self._load(draft, terms.tenant)
+        segments = [items.popleft() if isinstance(part, MediaPart) else part for part in draft.segments]
+        prompt = self._processor.layout(segments)
+        num_tokens = len(prompt.token_ids)
+        self._check_length(num_tokens, num_visual=sum(span.end - span.start for span in prompt.spans))
+        max_tokens = self._max_tokens(draft.sampling.max_tokens, num_tokens)
+        ends = frozenset() if draft.sampling.ignore_eos else self._defaults.eos_token_ids
+        return Request(
+            request_id=terms.request_id,
+            prompt=prompt,
+            sampling=replace(draft.sampling, max_tokens=max_tokens),
+            max_tokens=max_tokens,
+            stop_token_ids=ends.union(draft.sampling.stop_token_ids),
+            tenant=terms.tenant,
+            priority=terms.priority,
+            arrival_s=terms.arrival_s,
+            deadline_s=terms.deadline_s,
+        )
+
+    def _load(self, draft: Draft, tenant: str) -> deque[MediaItem]:
+        """All media in order. The first failure, or the item that no longer fits, cancels the rest."""
+        parts = draft.media
+        futures = [self._loader.submit(part, tenant=tenant) for part in parts]
+        items: deque[MediaItem] = deque()
+        num_visual = len(parts)  # every picture has at least one token
+        try:
+            for index, future in enumerate(futures):
+                items.append(_result(future, index, len(parts)))
+                num_visual += items[-1].geometry.num_tokens - 1
+                is_exact = index + 1 == len(parts)
+                self._check_length(
+                    draft.num_text_tokens + num_visual, num_visual=num_visual, is_exact=is_exact
+                )
+        finally:
+            for future in futures:
+                future.cancel()
+        return items
+
+    def _check_length(self, num_tokens: int, *, num_visual: int, is_exact: bool = True) -> None:
+        if num_tokens < 1:
+            raise InvalidParameter("prompt has 0 tokens; send at least one word", param="prompt")
+        limit = self._limits.max_model_len - 1
+        if num_tokens > limit:
+            raise PromptTooLong(
+                f"prompt has {'' if is_exact else 'at least '}{num_tokens} tokens, {num_visual} of them visual, "
+                f"limit {limit} with one left for the answer; "
+                "shorten it, lower max_pixels or raise --max-model-len"
+            )
+
+    def _max_tokens(self, wanted: int | None, num_tokens: int) -> int:
+        room = self._limits.max_model_len - num_tokens
+        if wanted is None:
+            return min(self._defaults.max_new_tokens or room, room)
+        if wanted > room:
+            raise InvalidParameter(
+                f"max_tokens is {wanted} and the prompt has {num_tokens} tokens, the context holds "
+                f"{self._limits.max_model_len}; ask for at most {room} or raise --max-model-len",
+                param="max_tokens",
+            )
+        return wanted
+
+    def _check_stop_tokens(self, sampling: SamplingParams) -> None:
+        size = self._tokenizer.vocab_size
+        for token_id in sampling.stop_token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < size:
+                raise InvalidParameter(
+                    f"stop_token_ids holds {token_id!r}, tokens are integers from 0 to {size - 1}",
+                    param="stop_token_ids",
+                )
+
+
+def _media_of(prompt: PromptInput) -> tuple[MediaPart, ...]:
+    if isinstance(prompt, TextInput):
+        return prompt.media
+    parts = (part for message in prompt.messages for part in message.content)
+    return tuple(part for part in parts if isinstance(part, MediaPart))
+
+
+def _bind(
+    segments: list[tuple[int, ...] | MediaSlot], media: tuple[MediaPart, ...]
+) -> list[tuple[int, ...] | MediaPart]:
+    """Give every slot the next media part of its kind; refuse when they do not come out even."""
+    waiting: defaultdict[str, deque[MediaPart]] = defaultdict(deque)
+    for part in media:
+        waiting[part.kind].append(part)
+    slots = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
+    for kind in ("image", "video"):
+        if slots.count(kind) != len(waiting[kind]):
+            raise InvalidParameter(
+                f"prompt has {slots.count(kind)} {kind} placeholders for {len(waiting[kind])} {kind} parts; "
+                "write one placeholder per part, or use chat messages, whose template places them",
+                param="prompt",
+            )
+    return [waiting[part.kind].popleft() if isinstance(part, MediaSlot) else part for part in segments]
+
+
+def _result(future: Future[MediaItem], index: int, count: int) -> MediaItem:
+    """The loaded item. An error says which of several it was; a fresh one, since loads may be shared."""
+    try:
+        return future.result()
+    except TapetumError as error:
+        place = f"media {index + 1} of {count}: " if count > 1 else ""
+        raise type(error)(place + error.message, param=error.param) from error
