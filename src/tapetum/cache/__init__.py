@@ -1,0 +1,1 @@
+"""Bookkeeping of KV blocks, reusable prefixes and encoded pictures; no tensors."""

@@ -20,3 +20,8 @@ class ModelFacts:
     feature_bytes_per_token: int  # hidden x bytes
     weights_fingerprint: bytes  # checkpoint + dtype: part of every prefix root
     encoder_fingerprint: bytes  # vision weights + dtype: part of every feature key
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int) -> int:
+    """Bytes of keys and values that one token takes, a visual one the same as a text one."""
+    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value

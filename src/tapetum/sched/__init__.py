@@ -1,0 +1,24 @@
+"""Decisions: which requests advance in the next step, by how much, and who gives way; no tensors."""
+
+from __future__ import annotations
+
+from tapetum.cache.blocks import BlockPool
+from tapetum.cache.ledger import Ledger
+from tapetum.cache.prefix import PrefixTree
+from tapetum.cache.visual import VisualCache
+from tapetum.core.config import EngineConfig
+from tapetum.core.cost import CostModel
+from tapetum.core.model import ModelFacts
+from tapetum.sched.scheduler import Scheduler
+
+
+def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) -> Scheduler:
+    """A scheduler over empty caches of the sizes that the loaded model allows."""
+    pool = BlockPool(facts.num_blocks)
+    tree = PrefixTree(pool) if config.cache.has_prefix_caching else None
+    fingerprints = (facts.weights_fingerprint, facts.encoder_fingerprint, facts.dtype)
+    ledger = Ledger(pool, tree, facts.block_size, fingerprints)
+    visual = VisualCache(
+        config.cache.feature_cache_bytes, facts.feature_bytes_per_token, facts.encoder_fingerprint
+    )
+    return Scheduler(config.schedule, ledger, visual, cost, facts.max_model_len)

@@ -1,0 +1,163 @@
+"""Ledger: one account of KV blocks per request, over pool and tree.
+
+Owns the block lists of requests (`RequestState.block_ids`) from `admit` to `release`. All or nothing: a request is
+admitted with blocks for all tokens it has so far, those of a cached prefix shared, or not at all. `has_room` and
+`num_available` ask; `admit`, `extend`, `make_room` evict when they must.
+
+A match covers whole blocks strictly below `num_tokens`: the last token is always computed (its logits are wanted) and
+what is computed is only ever written into blocks of one's own. When a block becomes full and the tree knows an
+equal one, the request moves over to that and gives its own back: block lists may change between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tapetum.cache.blocks import BlockPool, Tag
+from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
+from tapetum.cache.prefix import PrefixNode, PrefixTree
+from tapetum.core.request import Request, RequestState
+
+
+@dataclass(slots=True, eq=False)
+class _Account:
+    """What the ledger knows of one request beyond its block list."""
+
+    root: Hashable
+    parts: list[tuple[SpanPart, ...]]  # pictures in each block of the prompt
+    keys: list[BlockKey] = field(default_factory=list)  # of full blocks, as far as they were needed
+    node: PrefixNode | None = None  # of the last published block
+    num_published: int = 0
+    table: tuple[int, ...] = ()  # the block list, frozen; () = outdated
+
+
+class Ledger:
+    """`tree` None = no reuse of prefixes. `fingerprints` = all that KV depends on besides tokens and tenant."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        tree: PrefixTree | None,
+        block_size: int,
+        fingerprints: tuple[Hashable, ...] = (),
+    ) -> None:
+        self.block_size = block_size
+        self.pool = pool
+        self.tree = tree
+        self._fingerprints = fingerprints
+        self._accounts: dict[str, _Account] = {}
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens that the whole pool holds."""
+        return self.pool.num_blocks * self.block_size
+
+    def has_room(self, num_blocks: int) -> bool:
+        return num_blocks <= self.pool.num_available
+
+    def make_room(self, num_blocks: int) -> bool:
+        """Evict until so many blocks are free; False and nothing done if that cannot be."""
+        if not self.has_room(num_blocks):
+            return False
+        while self.pool.num_free < num_blocks:
+            assert self.tree is not None, "blocks are cached without a tree"
+            self.tree.evict()
+        return True
+
+    def admit(self, state: RequestState, spare: int = 0) -> int | None:
+        """Reserve blocks for all tokens of a request -> tokens found in the tree, or None if there is no room.
+
+        `spare` blocks must be left over for others.
+        """
+        assert not state.block_ids, f"request {state.request.request_id} holds blocks already"
+        account = self._account(state.request)
+        matched = self._match(state, account)
+        num_fresh = -(-state.num_tokens // self.block_size) - len(matched)
+        num_revived = sum(self.pool.is_cached(node.block) for node in matched)
+        if not self.has_room(num_fresh + num_revived + spare):
+            return None
+        for node in matched:
+            self.pool.acquire(node.block)
+        self.make_room(num_fresh)
+        state.block_ids.extend(node.block for node in matched)
+        for index in range(len(matched), len(matched) + num_fresh):
+            state.block_ids.append(self.pool.allocate(self._tag(account, index)))
+        account.node = matched[-1] if matched else None
+        account.num_published = len(matched)
+        account.table = ()
+        return len(matched) * self.block_size
+
+    def extend(self, state: RequestState) -> bool:
+        """See to a block for the newest token; False if there is no room."""
+        if len(state.block_ids) * self.block_size >= state.num_tokens:
+            return True
+        if not self.make_room(1):
+            return False
+        account = self._accounts[state.request.request_id]
+        state.block_ids.append(self.pool.allocate(self._tag(account, len(state.block_ids))))
+        account.table = ()
+        return True
+
+    def block_table(self, state: RequestState) -> tuple[int, ...]:
+        account = self._accounts[state.request.request_id]
+        if not account.table:
+            account.table = tuple(state.block_ids)
+        return account.table
+
+    def publish(self, state: RequestState) -> None:
+        """Make the full blocks among the computed tokens findable."""
+        num_full = state.num_computed_tokens // self.block_size
+        account = self._accounts[state.request.request_id]
+        if self.tree is None or account.num_published >= num_full:
+            return
+        self._fill_keys(state, account, num_full)
+        for index in range(account.num_published, num_full):
+            own = state.block_ids[index]
+            node = self.tree.publish(account.root, account.node, account.keys[index], own)
+            if node.block != own:
+                self.pool.acquire(node.block)
+                self.pool.release(own)
+                state.block_ids[index] = node.block
+                account.table = ()
+            account.node = node
+        account.num_published = num_full
+
+    def release(self, state: RequestState) -> None:
+        """Give back what the request holds, deepest blocks first; published ones stay findable."""
+        self._accounts.pop(state.request.request_id, None)
+        for block in reversed(state.block_ids):
+            self.pool.release(block)
+        state.block_ids.clear()
+
+    def _account(self, request: Request) -> _Account:
+        account = self._accounts.get(request.request_id)
+        if account is None:
+            prompt = request.prompt
+            parts = span_parts(prompt.spans, len(prompt.token_ids), self.block_size)
+            account = _Account((request.tenant, *self._fingerprints), parts)
+            self._accounts[request.request_id] = account
+        return account
+
+    def _match(self, state: RequestState, account: _Account) -> list[PrefixNode]:
+        if self.tree is None:
+            return []
+        num_blocks = (state.num_tokens - 1) // self.block_size
+        self._fill_keys(state, account, num_blocks)
+        return self.tree.match(account.root, account.keys[:num_blocks])
+
+    def _fill_keys(self, state: RequestState, account: _Account, num_blocks: int) -> None:
+        prompt, size = state.request.prompt.token_ids, self.block_size
+        for index in range(len(account.keys), num_blocks):
+            start, end = index * size, (index + 1) * size
+            token_ids = prompt[start:end]
+            if len(token_ids) < size:
+                outputs = state.output_token_ids[max(0, start - len(prompt)) : end - len(prompt)]
+                token_ids = (*token_ids, *outputs)
+            account.keys.append(BlockKey(token_ids, self._parts(account, index)))
+
+    def _parts(self, account: _Account, index: int) -> tuple[SpanPart, ...]:
+        return account.parts[index] if index < len(account.parts) else ()
+
+    def _tag(self, account: _Account, index: int) -> Tag:
+        return tag_of(self._parts(account, index), self.block_size)

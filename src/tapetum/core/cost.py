@@ -1,0 +1,163 @@
+"""The cost model: seconds that an encode or a step will take, learned from those that were run.
+
+    encode = c0 + c1·ΣP + c2·ΣP²                               P = patches of an attention segment
+    step   = a + b·decodes + c·Σcontext + d·chunk + e·Σchunk·context
+
+Owns the coefficients and nothing else: who observes and who decides is up to the caller. Coefficients are never
+negative, so a prediction grows with the work and `max_chunk` with the time. Before the first observation it answers
+from a prior that is linear in tokens and patches, in the order of a small model on a few CPU cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+MAX_CHUNK = 1 << 30  # when tokens cost nothing
+
+_STEP_PRIOR = (5e-3, 1e-3, 1e-6, 2e-4, 2e-8)
+_ENCODE_PRIOR = (2e-3, 1e-4, 1e-8)
+_FORGETTING = 0.995  # an observation counts half after about 140 more
+_PRIOR_WEIGHT = 1e-6  # of one observation; decides only what no observation has told
+_RATIO_FORGETTING = 0.98
+
+
+def chunk_context(start: int, length: int) -> float:
+    """Pairs of (new token, token it attends to) of a prefill chunk: Σ chunk·context for one row."""
+    return length * (start + length / 2)
+
+
+class CostModel:
+    """Predicts and learns. Lengths in tokens or patches, times in seconds."""
+
+    def __init__(self) -> None:
+        self._step = _Fit(_STEP_PRIOR)
+        self._encode = _Fit(_ENCODE_PRIOR)
+
+    def observe_step(
+        self, decodes: int, context: int, chunk: int, chunk_context: float, seconds: float
+    ) -> None:
+        """`context` = Σ context of the decoding rows, `chunk_context` = Σ of the function of that name."""
+        self._step.observe((1.0, decodes, context, chunk, chunk_context), seconds)
+
+    def observe_encode(self, patches: int, squares: int, seconds: float) -> None:
+        """`squares` = Σ P² over attention segments."""
+        self._encode.observe((1.0, patches, squares), seconds)
+
+    def step_seconds(self, decodes: int, context: int, chunk: int = 0, chunk_context: float = 0.0) -> float:
+        return self._step.predict((1.0, decodes, context, chunk, chunk_context))
+
+    def encode_seconds(self, patches: int, squares: int) -> float:
+        """0 for nothing to encode."""
+        return self._encode.predict((1.0, patches, squares)) if patches else 0.0
+
+    def max_chunk(self, seconds: float, decodes: int, context: int, chunk_start: int) -> int:
+        """The longest prefill chunk from `chunk_start` on that fits a step of `seconds` beside these decodes."""
+        *_, per_token, per_pair = self._step.coefficients()
+        left = seconds - self.step_seconds(decodes, context)
+        if left <= 0:
+            return 0
+        # Solve per_pair/2 · n² + linear · n = left; this form of the root has no cancellation.
+        linear = per_token + per_pair * chunk_start
+        divisor = linear + sqrt(linear * linear + 2 * per_pair * left)
+        return min(MAX_CHUNK, int(2 * left / divisor)) if divisor > 0 else MAX_CHUNK
+
+    @property
+    def step_error_ratio(self) -> float:
+        """Predicted ÷ actual seconds of recent steps; 1 is perfect."""
+        return self._step.error_ratio
+
+    @property
+    def encode_error_ratio(self) -> float:
+        return self._encode.error_ratio
+
+
+class _Fit:
+    """Least squares of relative error with forgetting and coefficients ≥ 0.
+
+    Keeps the normal equations in units of the prior (the unknowns are factors on it), which makes them well scaled.
+    Errors count relative to the observed time, so short steps weigh as much as long ones, and one that was
+    held up by something else moves little.
+    """
+
+    def __init__(self, prior: tuple[float, ...]) -> None:
+        size = len(prior)
+        self._prior = prior
+        self._products = [[0.0] * size for _ in range(size)]
+        self._sums = [0.0] * size
+        self._factors = [1.0] * size
+        self._active = frozenset(range(size))
+        self._is_stale = False
+        self._predicted = self._actual = 0.0
+
+    def observe(self, features: Sequence[float], seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self._predicted = self._predicted * _RATIO_FORGETTING + self.predict(features)
+        self._actual = self._actual * _RATIO_FORGETTING + seconds
+        scaled = [value * unit / seconds for value, unit in zip(features, self._prior, strict=True)]
+        for i, left in enumerate(scaled):
+            self._sums[i] = self._sums[i] * _FORGETTING + left
+            row = self._products[i]
+            for j, right in enumerate(scaled):
+                row[j] = row[j] * _FORGETTING + left * right
+        self._is_stale = True
+
+    def predict(self, features: Sequence[float]) -> float:
+        return sum(value * weight for value, weight in zip(features, self.coefficients(), strict=True))
+
+    def coefficients(self) -> list[float]:
+        if self._is_stale:
+            self._solve()
+        return [factor * unit for factor, unit in zip(self._factors, self._prior, strict=True)]
+
+    @property
+    def error_ratio(self) -> float:
+        return self._predicted / self._actual if self._actual else 1.0
+
+    def _solve(self) -> None:
+        products = [
+            [value + (_PRIOR_WEIGHT if i == j else 0.0) for j, value in enumerate(row)]
+            for i, row in enumerate(self._products)
+        ]
+        sums = [value + _PRIOR_WEIGHT for value in self._sums]
+        self._factors, self._active = _solve_nonnegative(products, sums, self._active)
+        self._is_stale = False
+
+
+def _solve_nonnegative(
+    products: list[list[float]], sums: list[float], active: frozenset[int]
+) -> tuple[list[float], frozenset[int]]:
+    """Minimise x·Mx/2 − s·x over x ≥ 0 for positive definite M; `active` is a guess of where x > 0.
+
+    Murty's least-index pivoting: swap the last unknown that breaks the optimality conditions, until none does. It
+    ends for every positive definite M; the bound on the loop only guards against rounding.
+    """
+    size = len(sums)
+    for _ in range(1 << size):
+        x = _solve_subset(products, sums, sorted(active))
+        slopes = [
+            sum(m * v for m, v in zip(row, x, strict=True)) - s for row, s in zip(products, sums, strict=True)
+        ]
+        wrong = [
+            i for i in range(size) if (x[i] < 0 if i in active else slopes[i] < -1e-12 * (1 + abs(sums[i])))
+        ]
+        if not wrong:
+            break
+        active ^= {wrong[-1]}
+    return [max(0.0, value) for value in x], active
+
+
+def _solve_subset(products: list[list[float]], sums: list[float], subset: list[int]) -> list[float]:
+    """Gaussian elimination on the unknowns of `subset`; the others are 0."""
+    rows = [[products[i][j] for j in subset] + [sums[i]] for i in subset]
+    for k, pivot in enumerate(rows):
+        for row in rows[k + 1 :]:
+            scale = row[k] / pivot[k]
+            for j in range(k, len(row)):
+                row[j] -= scale * pivot[j]
+    x = [0.0] * len(sums)
+    for k in reversed(range(len(rows))):
+        known = sum(rows[k][j] * x[subset[j]] for j in range(k + 1, len(rows)))
+        x[subset[k]] = (rows[k][-1] - known) / rows[k][k]
+    return x

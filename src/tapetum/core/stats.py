@@ -1,0 +1,28 @@
+"""What the scheduler and its caches hold and have done, read from their state at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """Counts of now (`num_running` … `feature_capacity_bytes`) and totals since the start (the rest)."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_cached_blocks: int  # reusable by prefix, held by nobody, evictable
+    num_held_blocks: int  # in use by running requests
+    blocks_by_tag: Mapping[str, int]  # cached and held blocks: text, visual, mixed
+    feature_bytes: int
+    feature_capacity_bytes: int
+    prefix_queries: int  # tokens looked up at first admissions
+    prefix_hits: int  # of those, found
+    prefix_evictions: int  # blocks
+    feature_evictions: int
+    num_preemptions: int
+    finished: Mapping[str, int]  # requests by finish_reason
+    step_error_ratio: float  # predicted ÷ actual seconds of recent steps
+    encode_error_ratio: float

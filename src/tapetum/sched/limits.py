@@ -1,0 +1,52 @@
+"""What can never be served is refused when it comes, with the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tapetum.cache.ledger import Ledger
+from tapetum.cache.visual import VisualCache
+from tapetum.core.errors import CapacityError, InvalidParameter, PromptTooLong
+from tapetum.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    max_model_len: int
+    ledger: Ledger
+    visual: VisualCache
+
+    def check(self, request: Request, now: float) -> None:
+        """Raise the typed error of a request that could not end well even on an idle engine."""
+        if not request.prompt.token_ids:
+            raise InvalidParameter(
+                "prompt has 0 tokens, must have at least 1; send some text", param="prompt"
+            )
+        if request.max_tokens < 1:
+            raise InvalidParameter(
+                f"max_tokens is {request.max_tokens}, must be at least 1", param="max_tokens"
+            )
+        self._check_length(request)
+        for span in request.prompt.spans:
+            self.visual.check_size(span.item)
+        if request.deadline_s is not None and request.deadline_s <= now:
+            raise CapacityError(
+                f"request came {now - request.deadline_s:.3f} s after its own deadline; send a longer timeout_s",
+                param="timeout_s",
+            )
+
+    def _check_length(self, request: Request) -> None:
+        length = request.num_prompt_tokens + request.max_tokens
+        what = f"prompt has {request.num_prompt_tokens} tokens and max_tokens is {request.max_tokens}"
+        if length > self.max_model_len:
+            raise PromptTooLong(
+                f"{what}, together {length}, limit {self.max_model_len}; "
+                "raise --max-model-len, shorten the prompt or lower max_tokens",
+                param="prompt",
+            )
+        if length - 1 > self.ledger.num_slots:  # the last token is never computed
+            raise PromptTooLong(
+                f"{what}, together {length}, limit {self.ledger.num_slots + 1} by the KV memory; "
+                "raise --kv-cache-memory, shorten the prompt or lower max_tokens",
+                param="prompt",
+            )

@@ -1,0 +1,101 @@
+"""One request on its way: its state, its place in the order, and which pictures it still needs on the device.
+
+Pinned are always the next spans in line, without gaps: a request that holds features can use them without further
+ones and then lets go, so requests that wait for feature memory never wait in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tapetum.cache.visual import VisualCache
+from tapetum.core.media import Span
+from tapetum.core.request import FinishReason, RequestState, RequestStats
+from tapetum.sched.queue import Rank
+
+_SOURCE_ORDER = ("prefix", "device", "miss")  # the one that took most work is told
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    state: RequestState
+    rank: Rank
+    is_known: bool = False  # the executor has the request
+    num_passed: int = 0  # spans whose tokens are all computed
+    num_pinned: int = 0  # of the spans after those, from the first
+
+    @property
+    def request_id(self) -> str:
+        return self.state.request.request_id
+
+    @property
+    def is_decoding(self) -> bool:
+        """The only token to compute is the one sampled last."""
+        return bool(self.state.output_token_ids) and self.state.num_remaining_tokens == 1
+
+    def unready_spans(self) -> Iterator[Span]:
+        """Spans ahead whose features are not pinned, in order."""
+        spans = self.state.request.prompt.spans
+        return iter(spans[self.num_passed + self.num_pinned :])
+
+    def begin(self, num_matched: int) -> None:
+        """Admitted with so many tokens found in the prefix tree."""
+        self.state.num_computed_tokens = num_matched
+        for span in self.state.request.prompt.spans:
+            if span.end > num_matched:
+                break
+            self.num_passed += 1
+            self._note_source(span, "prefix")
+
+    def pin(self, span: Span, visual: VisualCache, source: str) -> None:
+        """`span` is the first of `unready_spans`; its features are resident or on their way."""
+        visual.pin(visual.key_of(span.item), self.request_id)
+        self.num_pinned += 1
+        self._note_source(span, source)
+
+    def advance(self, end: int, visual: VisualCache) -> None:
+        """Tokens up to `end` are computed: let go of the pictures passed."""
+        self.state.num_computed_tokens = end
+        spans = self.state.request.prompt.spans
+        while self.num_passed < len(spans) and spans[self.num_passed].end <= end:
+            visual.unpin(visual.key_of(spans[self.num_passed].item), self.request_id)
+            self.num_passed += 1
+            self.num_pinned -= 1
+
+    def stop(self, visual: VisualCache) -> None:
+        """Let go of all pictures and forget what is computed."""
+        spans = self.state.request.prompt.spans
+        for span in spans[self.num_passed : self.num_passed + self.num_pinned]:
+            visual.unpin(visual.key_of(span.item), self.request_id)
+        self.num_passed = self.num_pinned = 0
+        self.state.num_computed_tokens = 0
+
+    def _note_source(self, span: Span, source: str) -> None:
+        known = self.state.media_sources.get(span.key, source)
+        self.state.media_sources[span.key] = max(known, source, key=_SOURCE_ORDER.index)
+
+
+def finish_reason_of(state: RequestState) -> FinishReason | None:
+    """Whether the newest token is the last one: a stop token (which counts as output) or the limit of tokens."""
+    request = state.request
+    stops = request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
+    if state.output_token_ids[-1] in stops:
+        return "stop"
+    return "length" if len(state.output_token_ids) >= request.max_tokens else None
+
+
+def stats_of(state: RequestState, now: float) -> RequestStats:
+    """Where the time went so far. A request that never ran or never spoke has spent all of it waiting for that."""
+    request, arrival = state.request, state.request.arrival_s
+    first_scheduled = now if state.first_scheduled_s is None else state.first_scheduled_s
+    return RequestStats(
+        queue_s=first_scheduled - arrival,
+        encode_s=state.encode_s,
+        prefill_s=state.prefill_s,
+        ttft_s=0.0 if state.first_token_s is None else state.first_token_s - arrival,
+        e2e_s=now - arrival,
+        num_cached_tokens=state.num_cached_tokens,
+        num_preemptions=state.num_preemptions,
+        media_sources=tuple(state.media_sources.get(span.key, "miss") for span in request.prompt.spans),
+    )

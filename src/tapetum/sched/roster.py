@@ -1,0 +1,133 @@
+"""Who is here: waiting, running, just ended.
+
+Owns the life of every request from `add` to its single last event, and with it what the request holds: blocks, pins,
+a place in a queue. Which request moves when is the scheduler's decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush
+
+from tapetum.cache.ledger import Ledger
+from tapetum.cache.visual import VisualCache
+from tapetum.core.errors import CapacityError, InvalidParameter, TapetumError
+from tapetum.core.plan import SampledToken, TokenEvent
+from tapetum.core.request import FinishReason, Phase, Request, RequestState
+from tapetum.sched.progress import Progress, stats_of
+from tapetum.sched.queue import RankedQueue, rank_of
+
+
+class Roster:
+    def __init__(self, ledger: Ledger, visual: VisualCache) -> None:
+        self.waiting: RankedQueue[Progress] = RankedQueue()
+        self.running: RankedQueue[Progress] = RankedQueue()
+        self.finished: Counter[str] = Counter()
+        self.num_preemptions = 0
+        self.prefix_queries = 0  # tokens looked up at first admissions
+        self.prefix_hits = 0  # of those, found
+        self._ledger = ledger
+        self._visual = visual
+        self._live: dict[str, Progress] = {}
+        self._deadlines: list[tuple[float, int, str]] = []  # a heap; ended requests are skipped
+        self._released: list[str] = []
+        self._num_added = 0
+
+    def find(self, request_id: str) -> Progress | None:
+        return self._live.get(request_id)
+
+    def live(self) -> tuple[Progress, ...]:
+        return tuple(self._live.values())
+
+    def add(self, request: Request) -> None:
+        if request.request_id in self._live:
+            raise InvalidParameter(
+                f"request_id {request.request_id!r} is in use by a live request; choose another",
+                param="request_id",
+            )
+        self._num_added += 1
+        progress = Progress(RequestState(request), rank_of(request, self._num_added))
+        self._live[request.request_id] = progress
+        self.waiting.push(progress)
+        if request.deadline_s is not None:
+            heappush(self._deadlines, (request.deadline_s, self._num_added, request.request_id))
+
+    def start(self, progress: Progress, num_matched: int, now: float) -> None:
+        """From waiting to running, with blocks reserved and so many tokens in them computed already."""
+        state = progress.state
+        self.waiting.remove(progress)
+        self.running.push(progress)
+        state.phase = Phase.RUNNING
+        progress.begin(num_matched)
+        if state.first_scheduled_s is None:
+            state.first_scheduled_s = now
+            state.num_cached_tokens = num_matched
+            self.prefix_queries += state.num_tokens
+            self.prefix_hits += num_matched
+
+    def preempt(self, progress: Progress) -> None:
+        """From running back to waiting: everything held is given back, outputs and rank are kept."""
+        state = progress.state
+        self.running.remove(progress)
+        self.waiting.push(progress)
+        state.phase = Phase.WAITING
+        state.num_preemptions += 1
+        self.num_preemptions += 1
+        self._give_back(progress)
+
+    def end(
+        self,
+        progress: Progress,
+        reason: FinishReason,
+        now: float,
+        *,
+        token: SampledToken | None = None,
+        error: TapetumError | None = None,
+    ) -> TokenEvent:
+        """The last event of a live request. The executor is told to forget it whether it has met it or not."""
+        state = progress.state
+        (self.running if state.phase is Phase.RUNNING else self.waiting).remove(progress)
+        state.phase = Phase.FINISHED
+        self._give_back(progress)
+        del self._live[progress.request_id]
+        self._released.append(progress.request_id)
+        self.finished[reason] += 1
+        return TokenEvent(
+            request_id=progress.request_id,
+            token=token,
+            finish_reason=reason,
+            error=error,
+            stats=stats_of(state, now),
+        )
+
+    def end_expired(self, now: float) -> list[TokenEvent]:
+        """End every request whose deadline has passed."""
+        events: list[TokenEvent] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, order, request_id = heappop(self._deadlines)
+            progress = self._live.get(request_id)
+            if progress is not None and progress.rank.order == order:
+                events.append(self.end(progress, "error", now, error=_too_late(progress.state.request, now)))
+        return events
+
+    def take_released(self) -> tuple[str, ...]:
+        released = tuple(self._released)
+        self._released.clear()
+        return released
+
+    @property
+    def has_released(self) -> bool:
+        return bool(self._released)
+
+    def _give_back(self, progress: Progress) -> None:
+        progress.stop(self._visual)
+        self._ledger.release(progress.state)
+
+
+def _too_late(request: Request, now: float) -> CapacityError:
+    age = now - request.arrival_s
+    allowed = (request.deadline_s or now) - request.arrival_s
+    return CapacityError(
+        f"request is {age:.3f} s old, its deadline was after {allowed:.3f} s; raise timeout_s or send less at a time",
+        param="timeout_s",
+    )

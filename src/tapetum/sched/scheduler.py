@@ -1,0 +1,216 @@
+"""Scheduler: what the next step does, and what has come of the last one.
+
+`schedule` reads the state, reserves blocks and feature memory and returns a frozen plan; `commit` takes the result of
+the plan and returns the news of requests. Every plan is committed, an empty one too. In between, anything may be
+added or aborted: what a plan in flight brings for an ended request is dropped. Order within a step: running decodes
+(all of them, every step), prefills under way, admissions; each in rank order. Clock and results come in as arguments.
+"""
+
+from __future__ import annotations
+
+from tapetum.cache.ledger import Ledger
+from tapetum.cache.visual import VisualCache
+from tapetum.core.config import ScheduleConfig
+from tapetum.core.cost import CostModel
+from tapetum.core.errors import Overloaded, TapetumError
+from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
+from tapetum.core.request import FinishReason, Phase, Request
+from tapetum.core.stats import SchedulerStats
+from tapetum.sched.budget import EncodeCredit, step_budget, step_seconds_limit
+from tapetum.sched.draft import Draft
+from tapetum.sched.limits import AdmissionLimits
+from tapetum.sched.progress import Progress, finish_reason_of, stats_of
+from tapetum.sched.roster import Roster
+
+
+class Scheduler:
+    def __init__(
+        self, config: ScheduleConfig, ledger: Ledger, visual: VisualCache, cost: CostModel, max_model_len: int
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._visual = visual
+        self._cost = cost
+        self._limits = AdmissionLimits(max_model_len, ledger, visual)
+        self._roster = Roster(ledger, visual)
+        self._credit = EncodeCredit()
+        self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
+        self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
+        self._step = 0
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue a request. Raises Overloaded, or the typed error of one that can never be served."""
+        self._limits.check(request, now)
+        if self.num_waiting >= self._config.max_queue_len:
+            raise Overloaded(
+                f"{self.num_waiting} requests wait, limit {self._config.max_queue_len}; "
+                "try again later or raise --max-queue-len"
+            )
+        self._roster.add(request)
+
+    def abort(self, request_id: str, now: float) -> TokenEvent | None:
+        """End a request for its client; None if it has ended already."""
+        return self._end(request_id, "abort", now)
+
+    def finish(self, request_id: str, now: float) -> TokenEvent | None:
+        """End a request whose text has met a stop string; None if it has ended already."""
+        return self._end(request_id, "stop", now)
+
+    def close(self, now: float, error: TapetumError | None = None) -> list[TokenEvent]:
+        """End all requests: aborted, or with the error that ended the engine."""
+        news, self._news = self._news, []
+        reason: FinishReason = "error" if error else "abort"
+        return news + [
+            self._roster.end(progress, reason, now, error=error) for progress in self._roster.live()
+        ]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to schedule, to tell a client or to tell the executor."""
+        return bool(self.num_running or self.num_waiting or self._news or self._roster.has_released)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._roster.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._roster.running)
+
+    def schedule(self, now: float) -> BatchPlan:
+        """Decide the next step and reserve what it needs."""
+        assert not self._owners, "the plan before has not been committed"
+        self._news += self._roster.end_expired(now)
+        draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._credit)
+        has_preempted = self._add_decodes(draft)
+        draft.limit_time(step_seconds_limit(self._config))
+        for progress in self._roster.running:
+            if not progress.is_decoding and draft.has_room:
+                draft.add_prefill(progress)
+        if not has_preempted:
+            self._admit(draft, now)
+        return self._seal(draft)
+
+    def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
+        """Take over what a step produced: tokens, full blocks, features, failures."""
+        assert result.step == plan.step, f"result of step {result.step} for plan {plan.step}"
+        news, self._news = self._news, []
+        news += self._settle_encodes(plan, result, now)
+        owners = self._owners.pop(plan.step)
+        for row, progress in zip(plan.rows, owners, strict=True):
+            if progress.state.phase is Phase.FINISHED:
+                continue
+            if error := result.failed.get(row.request_id):
+                news.append(self._roster.end(progress, "error", now, error=error))
+                continue
+            if not progress.is_decoding:
+                progress.state.prefill_s += result.forward_s
+            progress.advance(row.end, self._visual)
+            self._ledger.publish(progress.state)
+            if row.has_sample:
+                news.append(self._take_token(progress, result.tokens[row.request_id], now))
+        return news
+
+    def stats(self) -> SchedulerStats:
+        pool, tree, roster = self._ledger.pool, self._ledger.tree, self._roster
+        return SchedulerStats(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_free_blocks=pool.num_free,
+            num_cached_blocks=pool.num_cached,
+            num_held_blocks=pool.num_held,
+            blocks_by_tag={str(tag): count for tag, count in pool.num_by_tag.items()},
+            feature_bytes=self._visual.num_bytes,
+            feature_capacity_bytes=self._visual.capacity_bytes,
+            prefix_queries=roster.prefix_queries,
+            prefix_hits=roster.prefix_hits,
+            prefix_evictions=tree.num_evictions if tree else 0,
+            feature_evictions=self._visual.num_evictions,
+            num_preemptions=roster.num_preemptions,
+            finished=dict(roster.finished),
+            step_error_ratio=self._cost.step_error_ratio,
+            encode_error_ratio=self._cost.encode_error_ratio,
+        )
+
+    def _add_decodes(self, draft: Draft) -> bool:
+        """A row for every decode; the last in rank give way where blocks run out -> whether any did."""
+        running = self._roster.running
+        has_preempted = False
+        for progress in tuple(running):
+            if progress.state.phase is not Phase.RUNNING or not progress.is_decoding:
+                continue
+            while not self._ledger.extend(progress.state):
+                victim = running.last
+                self._roster.preempt(victim)
+                has_preempted = True
+                if victim is progress:
+                    break
+            else:
+                draft.add_decode(progress)
+        return has_preempted
+
+    def _admit(self, draft: Draft, now: float) -> None:
+        """Let requests in, strictly in rank order, while the step has use for them.
+
+        Each leaves one block to every request that runs, for the tokens these are about to make.
+        """
+        waiting = self._roster.waiting
+        max_running = min(self._config.max_num_seqs, self._config.max_num_batched_tokens)
+        while waiting and self.num_running < max_running and draft.has_room:
+            progress = waiting.first
+            num_matched = self._ledger.admit(progress.state, spare=self.num_running)
+            if num_matched is None:
+                break
+            self._roster.start(progress, num_matched, now)
+            draft.add_prefill(progress)
+
+    def _seal(self, draft: Draft) -> BatchPlan:
+        self._step += 1
+        self._owners[self._step] = tuple(draft.owners)
+        admitted = [progress for progress in draft.owners if not progress.is_known]
+        for progress in admitted:
+            progress.is_known = True
+        return BatchPlan(
+            step=self._step,
+            rows=tuple(draft.rows),
+            encodes=tuple(draft.encodes),
+            admitted=tuple(progress.state.request for progress in admitted),
+            released=self._roster.take_released(),
+            dropped_features=self._visual.take_dropped(),
+        )
+
+    def _settle_encodes(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
+        """Encoded features are resident; failed ones end every request that waits for them."""
+        news: list[TokenEvent] = []
+        waiters: set[str] = set()
+        for job in plan.encodes:
+            key = self._visual.key_of(job.item)
+            error = result.failed_features.get(job.item.key)
+            if error is None:
+                waiters.update(self._visual.waiters(key))
+                self._visual.complete(key)
+                continue
+            for request_id in self._visual.fail(key):
+                if event := self._end(request_id, "error", now, error):
+                    news.append(event)
+        for request_id in waiters:
+            if progress := self._roster.find(request_id):
+                progress.state.encode_s += result.encode_s
+        return news
+
+    def _take_token(self, progress: Progress, token: SampledToken, now: float) -> TokenEvent:
+        state = progress.state
+        state.output_token_ids.append(token.token_id)
+        is_first = state.first_token_s is None
+        if is_first:
+            state.first_token_s = now
+        if reason := finish_reason_of(state):
+            return self._roster.end(progress, reason, now, token=token)
+        stats = stats_of(state, now) if is_first else None
+        return TokenEvent(request_id=progress.request_id, token=token, stats=stats)
+
+    def _end(
+        self, request_id: str, reason: FinishReason, now: float, error: TapetumError | None = None
+    ) -> TokenEvent | None:
+        progress = self._roster.find(request_id)
+        return self._roster.end(progress, reason, now, error=error) if progress else None

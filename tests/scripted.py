@@ -1,0 +1,255 @@
+"""A device without a device: executes plans by the book, and builders of requests. No torch, no numpy.
+
+`ScriptedExecutor` keeps for every KV slot what was written there (the token, the picture behind it and everything
+before it) and fails on a plan that a real device would compute wrongly: a row that reads a slot with other contents,
+two rows writing one slot, a picture without features, an unknown or ended request. Its tokens depend on request id
+and position alone, so any two ways to schedule the same requests must produce the same ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from zlib import crc32
+
+from tapetum.core.errors import EngineError, TapetumError
+from tapetum.core.media import Geometry, MediaItem, Span
+from tapetum.core.plan import BatchPlan, Executor, Row, SampledToken, StepResult
+from tapetum.core.request import Prompt, Request, SamplingParams
+
+PLACEHOLDER = 7  # token id of every picture token, as in a real model
+VOCABULARY = 1000
+RESOLVED = SamplingParams().resolved(SamplingParams())
+
+Script = Callable[[str, int], int]  # (request id, position) -> token id
+Seconds = Callable[[BatchPlan], tuple[float, float]]  # plan -> seconds of encode and forward
+
+
+class PlanError(AssertionError):
+    """A plan that a device would compute wrongly."""
+
+
+def hashed_token(request_id: str, position: int) -> int:
+    return crc32(f"{request_id}:{position}".encode()) % VOCABULARY
+
+
+def make_item(
+    key: str | bytes, num_tokens: int, *, kind: str = "image", segments: tuple[int, ...] = ()
+) -> MediaItem:
+    """An item of `num_tokens` visual tokens in one row of merged 2x2 patches."""
+    raw = key.encode() if isinstance(key, str) else key
+    geometry = Geometry(
+        kind="video" if kind == "video" else "image",
+        original=(28 * num_tokens, 28),
+        used=(28 * num_tokens, 28),
+        frames=1,
+        grid_thw=(1, 2, 2 * num_tokens),
+        num_tokens=num_tokens,
+        segments=segments or (4 * num_tokens,),
+    )
+    return MediaItem(key=raw.ljust(32, b"\0"), geometry=geometry, patches=None)
+
+
+def make_prompt(segments: Iterable[int | MediaItem]) -> Prompt:
+    """Token ids and items in order; each item becomes its placeholders and a span."""
+    token_ids: list[int] = []
+    spans: list[Span] = []
+    for segment in segments:
+        if isinstance(segment, int):
+            token_ids.append(segment)
+            continue
+        start, count = len(token_ids), segment.geometry.num_tokens
+        token_ids += [PLACEHOLDER] * count
+        spans.append(Span(start=start, end=start + count, item=segment, placement=(1.0, 1.0, float(count))))
+    return Prompt(token_ids=tuple(token_ids), spans=tuple(spans), position_ids=None, position_delta=0)
+
+
+def make_request(
+    request_id: str,
+    segments: Iterable[int | MediaItem],
+    *,
+    max_tokens: int = 4,
+    stop_token_ids: Iterable[int] = (),
+    sampling: SamplingParams = RESOLVED,
+    tenant: str = "",
+    priority: int = 0,
+    arrival_s: float = 0.0,
+    deadline_s: float | None = None,
+) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt=make_prompt(segments),
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop_token_ids=frozenset(stop_token_ids) | frozenset(sampling.stop_token_ids),
+        tenant=tenant,
+        priority=priority,
+        arrival_s=arrival_s,
+        deadline_s=deadline_s,
+    )
+
+
+class ScriptedExecutor(Executor):
+    """Checks a plan whole before it takes effect: one that raises changes nothing.
+
+    fail_requests: errors for rows of these requests, once each. fail_features: the same for encodes by media key.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        script: Script = hashed_token,
+        seconds: Seconds = lambda plan: (0.0, 0.0),
+        logprob: float | None = None,
+    ) -> None:
+        self.fail_requests: dict[str, TapetumError] = {}
+        self.fail_features: dict[bytes, TapetumError] = {}
+        self.encoded: Counter[bytes] = Counter()
+        self.computed: Counter[str] = Counter()  # tokens by request, recomputed ones again
+        self.plans: list[BatchPlan] = []
+        self._block_size = block_size
+        self._script = script
+        self._seconds = seconds
+        self._logprob = logprob
+        self._requests: dict[str, _Tokens] = {}
+        self._released: set[str] = set()
+        self._features: set[bytes] = set()
+        self._slots: dict[int, int] = {}  # block · size + offset -> fingerprint of what is there
+
+    @property
+    def request_ids(self) -> frozenset[str]:
+        return frozenset(self._requests)
+
+    @property
+    def feature_keys(self) -> frozenset[bytes]:
+        return frozenset(self._features)
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        requests = self._requests_after(plan)
+        features = self._features_after(plan)
+        failed_features = {
+            job.item.key: self.fail_features.pop(job.item.key)
+            for job in plan.encodes
+            if job.item.key in self.fail_features
+        }
+        rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
+        written = self._check_rows(rows, requests, features)
+        failed = {
+            row.request_id: self.fail_requests.pop(row.request_id)
+            for row in rows
+            if row.request_id in self.fail_requests
+        }
+        self._requests, self._features = requests, features - failed_features.keys()
+        self._released = (self._released | set(plan.released)) - requests.keys()
+        self._slots.update(written)
+        self.plans.append(plan)
+        self.encoded.update(job.item.key for job in plan.encodes)
+        tokens = {}
+        for row in rows:
+            self.computed[row.request_id] += row.length
+            if row.has_sample and row.request_id not in failed:
+                token_id = self._script(row.request_id, row.end)
+                requests[row.request_id].append(token_id, None)
+                tokens[row.request_id] = SampledToken(token_id=token_id, logprob=self._logprob)
+        encode_s, forward_s = self._seconds(plan)
+        return StepResult(
+            step=plan.step,
+            tokens=tokens,
+            failed=failed,
+            failed_features=failed_features,
+            encode_s=encode_s,
+            forward_s=forward_s,
+        )
+
+    def _requests_after(self, plan: BatchPlan) -> dict[str, _Tokens]:
+        requests = dict(self._requests)
+        for request_id in plan.released:
+            if request_id in self._released and request_id not in requests:
+                raise PlanError(f"request {request_id} is released twice")
+            requests.pop(request_id, None)
+        for request in plan.admitted:
+            if request.request_id in requests:
+                raise PlanError(f"request {request.request_id} is admitted twice")
+            requests[request.request_id] = _Tokens(request)
+        return requests
+
+    def _features_after(self, plan: BatchPlan) -> set[bytes]:
+        features = set(self._features)
+        for key in plan.dropped_features:
+            if key not in features:
+                raise PlanError(f"features {key!r} are dropped but not there")
+            features.remove(key)
+        for job in plan.encodes:
+            if job.item.key in features:
+                raise PlanError(f"features {job.item.key!r} are encoded twice")
+            features.add(job.item.key)
+        return features
+
+    def _check_rows(
+        self, rows: Sequence[Row], requests: Mapping[str, _Tokens], features: set[bytes]
+    ) -> dict[int, int]:
+        """What the rows write. All rows of a step read what was there before it, besides their own."""
+        written: dict[int, int] = {}
+        seen: set[str] = set()
+        for row in rows:
+            tokens = requests.get(row.request_id)
+            if tokens is None or row.request_id in seen:
+                raise PlanError(f"request {row.request_id} has two rows, has ended or was never admitted")
+            seen.add(row.request_id)
+            self._check_row(row, tokens, features)
+            for position in range(row.start, row.end):
+                slot = self._slot(row, position)
+                if slot in written:
+                    raise PlanError(f"two rows write slot {slot}")
+                written[slot] = tokens.fingerprints[position]
+        for row in rows:
+            if any(self._slot(row, position) in written for position in range(row.start)):
+                raise PlanError(f"another row writes into the past of request {row.request_id}")
+        return written
+
+    def _check_row(self, row: Row, tokens: _Tokens, features: set[bytes]) -> None:
+        known = len(tokens.fingerprints)
+        if row.length < 1 or row.end > known or row.has_sample != (row.end == known):
+            raise PlanError(f"{row} of {known} tokens")
+        if len(set(row.block_ids)) != len(row.block_ids) or len(row.block_ids) * self._block_size < row.end:
+            raise PlanError(f"{row} has repeated or missing blocks")
+        for position in range(row.start):
+            if self._slots.get(self._slot(row, position)) != tokens.fingerprints[position]:
+                raise PlanError(f"{row} reads other contents at position {position}")
+        for span in tokens.spans:
+            if span.start < row.end and row.start < span.end and span.key not in features:
+                raise PlanError(f"{row} needs features {span.key!r} that are not there")
+
+    def _slot(self, row: Row, position: int) -> int:
+        return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
+
+
+class _Tokens:
+    """The tokens of a request and, for each, a fingerprint of it with all that its KV depends on."""
+
+    def __init__(self, request: Request) -> None:
+        self.spans = request.prompt.spans
+        self.fingerprints: list[int] = []
+        self._last = hash(request.tenant)
+        parts: dict[int, tuple[object, ...]] = {}
+        for span in self.spans:
+            for position in range(span.start, span.end):
+                parts[position] = (span.key, position - span.start, span.placement)
+        for position, token_id in enumerate(request.prompt.token_ids):
+            self.append(token_id, parts.get(position))
+
+    def append(self, token_id: int, part: tuple[object, ...] | None) -> None:
+        self._last = hash((self._last, token_id, part))
+        self.fingerprints.append(self._last)
+
+
+def _lacks(row: Row, requests: Mapping[str, _Tokens], keys: Mapping[bytes, TapetumError]) -> bool:
+    tokens = requests.get(row.request_id)
+    return tokens is not None and any(
+        span.key in keys and span.start < row.end and row.start < span.end for span in tokens.spans
+    )
+
+
+def broken(what: str = "scripted failure") -> EngineError:
+    return EngineError(what)
