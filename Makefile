@@ -1,0 +1,58 @@
+# Two stages of one virtual environment: what runs Tapetum, and what tests it. Nothing else has to be there first.
+#   make PYTHON=python3.12 test      another interpreter, for a new .venv
+#   make WORKERS=8 test              more processes
+
+PYTHON  ?= python3
+WORKERS ?= 2
+VENV    := .venv
+BIN     := $(VENV)/bin
+RUNTIME := $(VENV)/runtime-installed
+DEV     := $(VENV)/dev-installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# one torch thread in each process: the tests are many small tensors
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench
+
+help:
+	@echo "make demo      ask the bundled model three questions about three pictures"
+	@echo "make test      all tests but the long ones (minutes)"
+	@echo "make test-all  the long ones too"
+	@echo "make check     formatting, lint, types, who imports whom, file sizes"
+	@echo "make bench     time the engine beside transformers"
+
+demo: $(RUNTIME)
+	@$(BIN)/python examples/demo.py
+
+test: $(DEV)
+	$(PYTEST) -m "not slow and not gpu" tests/pure tests/cpu
+
+test-all: $(DEV)
+	$(PYTEST) --timeout 3600 tests
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/pure/test_torch_free.py
+	$(BIN)/python tools/size.py
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/engine.py
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old, 3.11 or later is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing torch and Tapetum into $(VENV), a few minutes the first time"
+	$(INSTALL) torch
+	$(INSTALL) -e .
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@echo "installing what the tests need"
+	$(INSTALL) -e ".[dev]"
+	@touch $@
