@@ -39,7 +39,7 @@ class Sampler:
         """One token for each row of `logits` [R, V], in order.
 
         A row whose logits hold NaN or +inf, or nothing but -inf, gets an error in place of a token and leaves
-        its neighbours alone. A token enters the history of its request only here.
+        its neighbours alone. Tokens enter the histories of their requests only here, when all rows are done.
         """
         states = [self._states[request_id] for request_id in request_ids]
         best = argmax(logits)  # [R]
@@ -48,15 +48,17 @@ class Sampler:
             picked = _pick(logits.index_select(0, rows).float(), [states[row] for row in shaped])
             best[rows] = picked.where(best[rows] != BROKEN, BROKEN)
         outcomes: list[SampledToken | EngineError] = []
-        for row, (state, token_id) in enumerate(zip(states, best.tolist(), strict=True)):
+        for row, token_id in enumerate(best.tolist()):
+            num_logprobs = states[row].num_logprobs
             if token_id == BROKEN:
                 outcomes.append(_broken(request_ids[row]))
-                continue
-            state.append(token_id)
-            if state.num_logprobs is None:
+            elif num_logprobs is None:
                 outcomes.append(SampledToken(token_id=token_id))
             else:
-                outcomes.append(_with_logprobs(logits[row], token_id, state.num_logprobs))
+                outcomes.append(_with_logprobs(logits[row], token_id, num_logprobs))
+        for state, outcome in zip(states, outcomes, strict=True):
+            if isinstance(outcome, SampledToken):
+                state.append(outcome.token_id)
         return outcomes
 
 
