@@ -39,7 +39,7 @@ def write_checkpoint(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0, 0.6 / parameter[0].numel() ** 0.5)
+                parameter.normal_(0, 1.0 / parameter[0].numel() ** 0.5)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05)
             else:
@@ -61,39 +61,39 @@ def load_oracle(directory: Path, dtype: torch.dtype = torch.float32) -> torch.nn
     return model_class.from_pretrained(directory, dtype=dtype).eval()
 
 
-def _make_config(family: str, is_tied: bool):  # noqa: ANN202 - one of two transformers classes
+def _make_config(family: str, is_tied: bool):
     own = json.loads((MODEL_DIR / "config.json").read_text())
     ids = {
         key: own[key]
         for key in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     }
-    text = dict(
-        vocab_size=own["vocab_size"],
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
-        bos_token_id=own["bos_token_id"],
-        eos_token_id=own["eos_token_id"],
-        pad_token_id=own["pad_token_id"],
-        tie_word_embeddings=is_tied,
-    )
+    text = {
+        "vocab_size": own["vocab_size"],
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
+        "bos_token_id": own["bos_token_id"],
+        "eos_token_id": own["eos_token_id"],
+        "pad_token_id": own["pad_token_id"],
+        "tie_word_embeddings": is_tied,
+    }
     if family == "qwen2_vl":
-        vision = dict(depth=2, embed_dim=64, num_heads=2, hidden_size=128, mlp_ratio=2)
+        vision = {"depth": 2, "embed_dim": 64, "num_heads": 2, "hidden_size": 128, "mlp_ratio": 2}
         config = Qwen2VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=is_tied, **ids)
         return Qwen2VLForConditionalGeneration, config
-    vision = dict(
-        depth=3,
-        hidden_size=64,
-        num_heads=2,
-        intermediate_size=96,
-        out_hidden_size=128,
-        fullatt_block_indexes=[1],
-        window_size=112,
-    )
+    vision = {
+        "depth": 3,
+        "hidden_size": 64,
+        "num_heads": 2,
+        "intermediate_size": 96,
+        "out_hidden_size": 128,
+        "fullatt_block_indexes": [1],
+        "window_size": 112,
+    }
     config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=is_tied, **ids)
     return Qwen2_5_VLForConditionalGeneration, config
 

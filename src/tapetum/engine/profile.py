@@ -121,7 +121,7 @@ def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> 
             request_id=f"profile {index}",
             prompt=prompt,
             sampling=sampling,
-            max_tokens=1,
+            max_tokens=len(_DECODES) + 1,  # each may sample once a width
             stop_token_ids=frozenset(),
         )
         for index in range(min(max(_DECODES), config.schedule.max_num_seqs))
