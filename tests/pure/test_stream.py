@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.assets import MODEL_DIR
@@ -41,14 +41,12 @@ def naive_cut(text: str, stop: tuple[str, ...]) -> tuple[str, str | None]:
 
 
 @given(ids=st.lists(TEXT_IDS, max_size=40))
-@settings(max_examples=300, deadline=None)
 def test_deltas_join_to_the_whole_decode_for_any_tokens(ids: list[int]) -> None:
     deltas, _ = run(ids)
     assert "".join(deltas) == TOKENIZER.decode(ids)
 
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20), tail=st.lists(TEXT_IDS, max_size=3))
-@settings(max_examples=200, deadline=None)
 def test_no_delta_holds_half_a_character(text: str, tail: list[int]) -> None:
     clean_tail = TOKENIZER.encode_plain(TOKENIZER.decode(tail))
     deltas, _ = run(byte_ids(text), tail=clean_tail)
@@ -61,7 +59,6 @@ def test_no_delta_holds_half_a_character(text: str, tail: list[int]) -> None:
     stop=st.lists(st.text("ab\n é🙂", min_size=1, max_size=4), max_size=3).map(tuple),
     cuts=st.sets(st.integers(0, 60), max_size=8),
 )
-@settings(max_examples=500, deadline=None)
 def test_stop_strings_cut_the_same_wherever_the_token_borders_lie(
     text: str, stop: tuple[str, ...], cuts: set[int]
 ) -> None:

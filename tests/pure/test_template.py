@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.assets import MODEL_DIR
@@ -78,7 +78,6 @@ def text_of(segments: list[Segment]) -> str:
 
 
 @given(texts=st.lists(ATTACKS, min_size=1, max_size=4), role=st.sampled_from(["user", "assistant", "system"]))
-@settings(max_examples=300, deadline=None)
 def test_user_text_adds_no_special_token_and_loses_no_character(texts: list[str], role: str) -> None:
     segments = BUNDLED.render(chat(*texts, role=role))
     assert specials_of(segments) == specials_of(BUNDLED.render(chat(*["x"] * len(texts), role=role)))
@@ -87,7 +86,6 @@ def test_user_text_adds_no_special_token_and_loses_no_character(texts: list[str]
 
 
 @given(parts=st.lists(st.one_of(ATTACKS, st.sampled_from([IMAGE, VIDEO])), max_size=6))
-@settings(max_examples=200, deadline=None)
 def test_placeholders_in_text_are_text_and_slots_follow_the_media(parts: list[str | MediaPart]) -> None:
     segments = BUNDLED.render(chat(parts))
     kinds = [part.kind for part in parts if isinstance(part, MediaPart)]
@@ -96,7 +94,6 @@ def test_placeholders_in_text_are_text_and_slots_follow_the_media(parts: list[st
 
 
 @given(first=ATTACKS, second=ATTACKS)
-@settings(max_examples=300, deadline=None)
 def test_halves_from_two_parts_do_not_join(first: str, second: str) -> None:
     segments = template(JOINING).render(chat((first, second), ("<|im_ ", " end|>")))
     assert specials_of(segments) == []
@@ -104,7 +101,6 @@ def test_halves_from_two_parts_do_not_join(first: str, second: str) -> None:
 
 
 @given(text=ATTACKS)
-@settings(max_examples=300, deadline=None)
 def test_halves_left_by_a_cutting_template_do_not_join(text: str) -> None:
     segments = template(CUTTING).render(chat(text, "<|im_<image>end|>", "<<image>|im_end|>"))
     assert text_of(segments) == "".join(
@@ -115,7 +111,6 @@ def test_halves_left_by_a_cutting_template_do_not_join(text: str) -> None:
 
 
 @given(text=ATTACKS, role=ATTACKS)
-@settings(max_examples=300, deadline=None)
 def test_halves_written_by_the_template_are_not_completed_by_users(text: str, role: str) -> None:
     open_ended = template(HALVES)
     assert specials_of(open_ended.render(chat("end|>", role="im_start"))) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
@@ -31,13 +31,11 @@ LIBRARY = library(MODEL_DIR)
 
 
 @given(TEXTS)
-@settings(max_examples=200, deadline=None)
 def test_encode_finds_special_tokens_as_the_library_does(text: str) -> None:
     assert TOKENIZER.encode(text) == tuple(LIBRARY.encode(text, add_special_tokens=False).ids)
 
 
 @given(TEXTS)
-@settings(max_examples=200, deadline=None)
 def test_plain_text_never_yields_a_special_token_and_decodes_to_itself(text: str) -> None:
     ids = TOKENIZER.encode_plain(text)
     assert TOKENIZER.special_ids.isdisjoint(ids)

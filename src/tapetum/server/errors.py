@@ -1,0 +1,57 @@
+"""Errors on the wire: every fault becomes `{"error": {"message", "type", "param", "code"}}` with its HTTP status.
+
+Owns the errors that only a server has. `type` is OpenAI's word for the class of a fault, `code` ours for the fault.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tapetum.core.errors import InvalidParameter, RequestError, TapetumError
+
+RETRY_AFTER_S = 1
+
+
+class ModelNotFound(RequestError):
+    code = "model_not_found"
+    http_status = 404
+
+
+class WrongKey(RequestError):
+    code = "invalid_api_key"
+    http_status = 401
+
+
+class BodyTooLarge(RequestError):
+    code = "body_too_large"
+    http_status = 413
+
+
+class NotSupported(InvalidParameter):
+    code = "unsupported_parameter"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+def error_body(error: TapetumError) -> ErrorBody:
+    return ErrorBody(
+        ErrorDetail(
+            message=error.message, type=error_type(error.http_status), param=error.param, code=error.code
+        )
+    )
+
+
+def error_type(status: int) -> str:
+    """The word that OpenAI's clients know for an HTTP status."""
+    if status >= 500:
+        return "server_error"
+    return {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")

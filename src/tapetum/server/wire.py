@@ -1,0 +1,150 @@
+"""The answer as it goes over the wire: the records of OpenAI's chat API, server-sent events, and their stream.
+
+Owns shapes and framing only; what goes into them is decided in reply. Fields left UNSET are not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tapetum.engine.output import MediaReport
+
+PING_S = 15.0  # a silent stream says so often that it lives: proxies close quiet connections
+DONE = b"data: [DONE]\n\n"
+_PING = b": ping\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+class TokenChoice(Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: Sequence[int]
+
+
+class TokenLogprob(TokenChoice, frozen=True, kw_only=True):
+    top_logprobs: Sequence[TokenChoice]
+
+
+class Logprobs(Struct, frozen=True):
+    content: Sequence[TokenLogprob]
+
+
+class PromptDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int
+    visual_tokens: int
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Queue(Struct, frozen=True):
+    """Where a request stands when it is taken: how many wait for their turn, itself among them."""
+
+    waiting: int
+
+
+class Disclosure(Struct, frozen=True, kw_only=True):
+    """The `tapetum` object: what the model saw and where the time went."""
+
+    request_id: str
+    media: Sequence[MediaReport]
+    queue: Queue | UnsetType = UNSET
+    timing: dict[str, float] | UnsetType = UNSET
+    degradations: Sequence[str] | UnsetType = UNSET
+    pages: UnsetType | None = UNSET
+
+
+class AnswerMessage(Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    index: int = 0
+    message: AnswerMessage | UnsetType = UNSET  # of a whole answer
+    delta: AnswerMessage | UnsetType = UNSET  # of a chunk
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
+
+
+class ChatAnswer(Struct, frozen=True, kw_only=True):
+    """A whole answer or one chunk of it, by `object`."""
+
+    id: str
+    object: Literal["chat.completion", "chat.completion.chunk"]
+    created: int
+    model: str
+    choices: Sequence[Choice]
+    usage: Usage | UnsetType = UNSET
+    tapetum: Disclosure | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+
+
+def as_json(value: object) -> bytes:
+    return _encode(value)
+
+
+def as_event(value: object) -> bytes:
+    """One server-sent event."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come, and pings while none do. A client that leaves closes the generator at once."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], *, ping_s: float = PING_S) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._ping_s = ping_s
+        self._is_quiet = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await anext(self._events)  # from here on the generator runs, and closing it ends the request
+        pump = asyncio.ensure_future(self._pump(first, send))
+        others = (asyncio.ensure_future(self._ping(send)), asyncio.ensure_future(until_gone(receive)))
+        try:
+            await asyncio.wait((pump, *others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pump, *others):
+                task.cancel()
+            outcomes = await asyncio.gather(pump, *others, return_exceptions=True)
+            await self._events.aclose()
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    async def _pump(self, first: bytes, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        async for event in self._events:
+            self._is_quiet = False
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        while True:
+            self._is_quiet = True
+            await asyncio.sleep(self._ping_s)
+            if self._is_quiet:
+                await send({"type": "http.response.body", "body": _PING, "more_body": True})
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
