@@ -1,0 +1,41 @@
+"""The trainer: processes on the cores of one machine that share the weights in memory.
+
+    python -m training.train --minutes 60 --out run
+
+`train` runs it from Python. The folder gets `last.pt`, the checkpoint, and `log.jsonl`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.multiprocessing import get_context
+from torch.multiprocessing.spawn import spawn
+
+from training.network import Network
+from training.train.settings import Settings
+from training.train.shared import SharedWeights
+from training.train.worker import Team, work
+
+__all__ = ["Settings", "train"]
+
+
+def train(settings: Settings) -> Path:
+    """Train until the time or the steps are over; returns the path of the checkpoint."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(settings.seed)
+    network, first_step = Network(settings.network), 0
+    if settings.init:
+        checkpoint = torch.load(settings.init, weights_only=True)
+        network.load_state_dict(checkpoint["masters"])
+        first_step = checkpoint["step"]
+    barrier = get_context("spawn").Barrier(settings.processes)
+    team = Team(
+        weights=SharedWeights(network, settings.processes),
+        barrier=barrier,
+        clock=torch.zeros(1, dtype=torch.float64).share_memory_(),
+        first_step=first_step,
+    )
+    spawn(work, args=(settings, team), nprocs=settings.processes)
+    return settings.folder / "last.pt"
