@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
-from tapetum.core.errors import EngineError, TapetumError
+from tapetum.core.errors import TapetumError
 from tapetum.core.media import Geometry, MediaItem, Span
 from tapetum.core.plan import BatchPlan, Executor, Row, SampledToken, StepResult
 from tapetum.core.request import Prompt, Request, SamplingParams
@@ -115,7 +115,7 @@ class ScriptedExecutor(Executor):
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._features: set[bytes] = set()
-        self._slots: dict[int, int] = {}  # block · size + offset -> fingerprint of what is there
+        self._blocks: dict[int, list[int]] = {}  # fingerprints of what was written, from the block's start
 
     @property
     def request_ids(self) -> frozenset[str]:
@@ -128,39 +128,38 @@ class ScriptedExecutor(Executor):
     def execute(self, plan: BatchPlan) -> StepResult:
         requests = self._requests_after(plan)
         features = self._features_after(plan)
-        failed_features = {
-            job.item.key: self.fail_features.pop(job.item.key)
-            for job in plan.encodes
-            if job.item.key in self.fail_features
-        }
+        keys = {job.item.key for job in plan.encodes}
+        failed_features = {key: error for key, error in self.fail_features.items() if key in keys}
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
-        written = self._check_rows(rows, requests, features)
-        failed = {
-            row.request_id: self.fail_requests.pop(row.request_id)
-            for row in rows
-            if row.request_id in self.fail_requests
-        }
+        self._check_rows(rows, requests, features)
         self._requests, self._features = requests, features - failed_features.keys()
         self._released = (self._released | set(plan.released)) - requests.keys()
-        self._slots.update(written)
         self.plans.append(plan)
         self.encoded.update(job.item.key for job in plan.encodes)
-        tokens = {}
-        for row in rows:
-            self.computed[row.request_id] += row.length
-            if row.has_sample and row.request_id not in failed:
-                token_id = self._script(row.request_id, row.end)
-                requests[row.request_id].append(token_id, None)
-                tokens[row.request_id] = SampledToken(token_id=token_id, logprob=self._logprob)
+        for key in failed_features:
+            del self.fail_features[key]
+        names = [row.request_id for row in rows if row.request_id in self.fail_requests]
+        failed = {request_id: self.fail_requests.pop(request_id) for request_id in names}
         encode_s, forward_s = self._seconds(plan)
         return StepResult(
             step=plan.step,
-            tokens=tokens,
+            tokens=self._run([row for row in rows if row.request_id not in failed]),
             failed=failed,
             failed_features=failed_features,
             encode_s=encode_s,
             forward_s=forward_s,
         )
+
+    def _run(self, rows: Sequence[Row]) -> dict[str, SampledToken]:
+        tokens = {}
+        for row in rows:
+            self.computed[row.request_id] += row.length
+            self._write(row, self._requests[row.request_id])
+            if row.has_sample:
+                token_id = self._script(row.request_id, row.end)
+                self._requests[row.request_id].append(token_id, None)
+                tokens[row.request_id] = SampledToken(token_id=token_id, logprob=self._logprob)
+        return tokens
 
     def _requests_after(self, plan: BatchPlan) -> dict[str, _Tokens]:
         requests = dict(self._requests)
@@ -186,43 +185,47 @@ class ScriptedExecutor(Executor):
             features.add(job.item.key)
         return features
 
-    def _check_rows(
-        self, rows: Sequence[Row], requests: Mapping[str, _Tokens], features: set[bytes]
-    ) -> dict[int, int]:
-        """What the rows write. All rows of a step read what was there before it, besides their own."""
-        written: dict[int, int] = {}
-        seen: set[str] = set()
+    def _check_rows(self, rows: Sequence[Row], requests: Mapping[str, _Tokens], features: set[bytes]) -> None:
+        """Every row reads what was there before the step and its own; no block is written by two."""
+        writers: dict[int, str] = {}
         for row in rows:
             tokens = requests.get(row.request_id)
-            if tokens is None or row.request_id in seen:
+            if tokens is None or row.request_id in writers.values():
                 raise PlanError(f"request {row.request_id} has two rows, has ended or was never admitted")
-            seen.add(row.request_id)
             self._check_row(row, tokens, features)
-            for position in range(row.start, row.end):
-                slot = self._slot(row, position)
-                if slot in written:
-                    raise PlanError(f"two rows write slot {slot}")
-                written[slot] = tokens.fingerprints[position]
+            for block in self._written(row):
+                if block in writers:
+                    raise PlanError(f"requests {writers[block]} and {row.request_id} write block {block}")
+                writers[block] = row.request_id
         for row in rows:
-            if any(self._slot(row, position) in written for position in range(row.start)):
+            past = row.block_ids[: -(-row.start // self._block_size)]
+            if any(writers.get(block, row.request_id) != row.request_id for block in past):
                 raise PlanError(f"another row writes into the past of request {row.request_id}")
-        return written
 
     def _check_row(self, row: Row, tokens: _Tokens, features: set[bytes]) -> None:
-        known = len(tokens.fingerprints)
+        known, size = len(tokens.fingerprints), self._block_size
         if row.length < 1 or row.end > known or row.has_sample != (row.end == known):
             raise PlanError(f"{row} of {known} tokens")
-        if len(set(row.block_ids)) != len(row.block_ids) or len(row.block_ids) * self._block_size < row.end:
+        if len(set(row.block_ids)) != len(row.block_ids) or len(row.block_ids) * size < row.end:
             raise PlanError(f"{row} has repeated or missing blocks")
-        for position in range(row.start):
-            if self._slots.get(self._slot(row, position)) != tokens.fingerprints[position]:
-                raise PlanError(f"{row} reads other contents at position {position}")
+        for start, block in zip(range(0, row.start, size), row.block_ids, strict=False):
+            wanted = tokens.fingerprints[start : min(start + size, row.start)]
+            if self._blocks.get(block, [])[: len(wanted)] != wanted:
+                raise PlanError(f"{row} reads other contents in block {block}")
         for span in tokens.spans:
             if span.start < row.end and row.start < span.end and span.key not in features:
                 raise PlanError(f"{row} needs features {span.key!r} that are not there")
 
-    def _slot(self, row: Row, position: int) -> int:
-        return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
+    def _write(self, row: Row, tokens: _Tokens) -> None:
+        size = self._block_size
+        for block in self._written(row):
+            start = row.block_ids.index(block) * size
+            first, last = max(start, row.start), min(start + size, row.end)
+            kept = self._blocks.get(block, [])[: first - start]
+            self._blocks[block] = kept + tokens.fingerprints[first:last]
+
+    def _written(self, row: Row) -> tuple[int, ...]:
+        return row.block_ids[row.start // self._block_size : -(-row.end // self._block_size)]
 
 
 class _Tokens:
@@ -249,7 +252,3 @@ def _lacks(row: Row, requests: Mapping[str, _Tokens], keys: Mapping[bytes, Tapet
     return tokens is not None and any(
         span.key in keys and span.start < row.end and row.start < span.end for span in tokens.spans
     )
-
-
-def broken(what: str = "scripted failure") -> EngineError:
-    return EngineError(what)

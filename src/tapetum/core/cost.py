@@ -5,7 +5,7 @@
 
 Owns the coefficients and nothing else: who observes and who decides is up to the caller. Coefficients are never
 negative, so a prediction grows with the work and `max_chunk` with the time. Before the first observation it answers
-from a prior that is linear in tokens and patches, in the order of a small model on a few CPU cores.
+from a prior, nearly linear in tokens and patches, in the order of a small model on a few CPU cores.
 """
 
 from __future__ import annotations

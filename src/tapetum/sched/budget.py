@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tapetum.core.config import ScheduleConfig
 
 _TIME_SHARE = {"balanced": 1.0, "interactive": 0.5}  # of itl_target_ms, for steps with decodes
-_CREDIT_SHARE = 0.1  # of the limit, least saving of a step of waiting
-_LEAST_CREDIT_S = 1e-4  # the same where the limit is tiny
+_CREDIT_SHARE = 0.1  # of a step's time, its least saving
+_LEAST_CREDIT_S = 1e-4  # the same where a step seems to take no time
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ def step_seconds_limit(config: ScheduleConfig) -> float | None:
 class EncodeCredit:
     """Time that pictures too slow for the slack of one step have saved up by waiting.
 
-    In each step that has no time for a picture, the slack it was offered is saved, at least a tenth of the step's
-    limit; once slack and savings cover the encode, it runs. So the mean time between tokens stays near the target,
-    and the first picture in line waits at most `10 · encode seconds / limit` steps.
+    In each step that has no time for a picture, the slack it was offered is saved, at least a tenth of the step;
+    once slack and savings cover the encode, it runs. So the mean time between tokens stays near the target, and the
+    first picture in line waits at most ten times as long as its encode takes.
     """
 
     def __init__(self) -> None:
@@ -64,5 +64,6 @@ class EncodeCredit:
         if seconds <= slack + self._saved_s:
             self._saved_s = 0.0
             return True
-        self._saved_s += max(slack, _CREDIT_SHARE * limit, _LEAST_CREDIT_S)
+        longest = limit - min(slack, 0.0)  # of the limit and what is planned already
+        self._saved_s += max(slack, _CREDIT_SHARE * longest, _LEAST_CREDIT_S)
         return False

@@ -1,0 +1,114 @@
+"""A scheduler, a scripted device and a hand-driven clock, with the news of every request collected."""
+
+from __future__ import annotations
+
+from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
+from tapetum.core.cost import CostModel
+from tapetum.core.model import ModelFacts
+from tapetum.core.plan import BatchPlan, TokenEvent
+from tapetum.core.request import Request
+from tapetum.sched import build_scheduler
+from tests.scripted import ScriptedExecutor
+
+SIZE = 4  # tokens of a block
+BYTES_PER_TOKEN = 10
+
+
+def make_facts(num_blocks: int, max_model_len: int) -> ModelFacts:
+    return ModelFacts(
+        model_type="scripted",
+        dtype="float32",
+        device="none",
+        vocab_size=1000,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=SIZE,
+        kv_bytes_per_token=1,
+        feature_bytes_per_token=BYTES_PER_TOKEN,
+        weights_fingerprint=b"weights",
+        encoder_fingerprint=b"encoder",
+    )
+
+
+class Stage:
+    """Each step takes one second of the clock. Checks on every event that a request ends once."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        max_model_len: int = 1000,
+        feature_tokens: int = 100,
+        is_caching: bool = True,
+        cost: CostModel | None = None,
+        executor: ScriptedExecutor | None = None,
+        **schedule: object,
+    ) -> None:
+        config = EngineConfig(
+            cache=CacheConfig(
+                block_size=SIZE,
+                feature_cache_bytes=feature_tokens * BYTES_PER_TOKEN,
+                has_prefix_caching=is_caching,
+            ),
+            schedule=ScheduleConfig(**schedule),  # type: ignore[arg-type]
+        )
+        self.cost = cost or CostModel()
+        self.scheduler = build_scheduler(config, make_facts(num_blocks, max_model_len), self.cost)
+        self.executor = executor or ScriptedExecutor(SIZE)
+        self.now = 0.0
+        self.plans: list[BatchPlan] = []
+        self.tokens: dict[str, list[int]] = {}
+        self.ends: dict[str, TokenEvent] = {}
+        self.firsts: dict[str, TokenEvent] = {}
+
+    def add(self, *requests: Request) -> None:
+        for request in requests:
+            self.scheduler.add(request, self.now)
+            self.tokens[request.request_id] = []
+            self.ends.pop(request.request_id, None)
+            self.firsts.pop(request.request_id, None)
+
+    def step(self) -> BatchPlan:
+        plan = self.scheduler.schedule(self.now)
+        self.finish_step(plan)
+        return plan
+
+    def finish_step(self, plan: BatchPlan) -> None:
+        result = self.executor.execute(plan)
+        self.now += 1.0
+        self.plans.append(plan)
+        self.tell(self.scheduler.commit(plan, result, self.now))
+
+    def tell(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            name = event.request_id
+            assert name not in self.ends, f"news of {name} after its end"
+            if event.token is not None:
+                self.tokens[name].append(event.token.token_id)
+                self.firsts.setdefault(name, event)
+            if event.finish_reason is not None:
+                self.ends[name] = event
+
+    def drain(self, max_steps: int = 1000) -> None:
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError(f"work left after {max_steps} steps")
+
+    def assert_clean(self) -> None:
+        """Nothing is held, pinned, running or known any more."""
+        stats = self.scheduler.stats()
+        assert stats.num_held_blocks == stats.num_running == stats.num_waiting == 0
+        assert not self.scheduler.has_work
+        assert not self.executor.request_ids
+        assert stats.feature_bytes <= stats.feature_capacity_bytes
+        assert stats.num_free_blocks + stats.num_cached_blocks == self.scheduler._ledger.pool.num_blocks
+        assert self.scheduler._visual.num_pinned == 0
+        assert (
+            self.scheduler._ledger.tree is None
+            or self.scheduler._ledger.tree.num_blocks == stats.num_cached_blocks
+        )
+
+    def reasons(self) -> dict[str, str | None]:
+        return {name: event.finish_reason for name, event in self.ends.items()}

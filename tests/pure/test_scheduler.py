@@ -1,0 +1,400 @@
+"""The scheduler's rules, one at a time, under a device that checks every plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tapetum.core.errors import (
+    CapacityError,
+    EngineError,
+    InvalidParameter,
+    MediaTooLarge,
+    Overloaded,
+    PromptTooLong,
+)
+from tapetum.core.request import SamplingParams
+from tests.pure.stage import Stage
+from tests.scripted import RESOLVED, ScriptedExecutor, hashed_token, make_item, make_request
+
+
+def _text(request_id: str, length: int = 6, **options):
+    """A request of text that shares no block with another one."""
+    base = sum(request_id.encode()) * 100
+    return make_request(request_id, range(base, base + length), **options)
+
+
+def _expected(request_id: str, prompt: int, count: int) -> list[int]:
+    return [hashed_token(request_id, prompt + index) for index in range(count)]
+
+
+def test_one_request_from_prompt_to_last_token() -> None:
+    stage = Stage()
+    stage.add(_text("a", 6, max_tokens=3))
+    rows = [stage.step().rows for _ in range(3)]
+    assert [(row.start, row.length, row.has_sample) for (row,) in rows] == [
+        (0, 6, True),
+        (6, 1, True),
+        (7, 1, True),
+    ]
+    assert stage.tokens["a"] == _expected("a", 6, 3)
+    assert stage.reasons() == {"a": "length"}
+    assert stage.step().released == ("a",)
+    stage.assert_clean()
+
+
+def test_requests_are_sent_once_and_released_once() -> None:
+    stage = Stage(max_num_batched_tokens=4)
+    stage.add(_text("a", 9, max_tokens=2))
+    stage.drain()
+    assert [len(plan.admitted) for plan in stage.plans] == [1, 0, 0, 0, 0]
+    assert [plan.released for plan in stage.plans] == [(), (), (), (), ("a",)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (RESOLVED, "stop"),
+        (SamplingParams(ignore_eos=True).resolved(RESOLVED), "length"),
+        (SamplingParams(ignore_eos=True, stop_token_ids=(5,)).resolved(RESOLVED), "stop"),
+    ],
+)
+def test_stop_tokens(sampling: SamplingParams, expected: str) -> None:
+    """An end of sequence can be ignored, the client's own stop tokens cannot. The token that ends is told."""
+    stage = Stage(executor=ScriptedExecutor(4, script=lambda _, position: 5 if position == 8 else 1))
+    stage.add(_text("a", 6, max_tokens=5, stop_token_ids=[5], sampling=sampling))
+    stage.drain()
+    assert stage.reasons() == {"a": expected}
+    assert stage.tokens["a"] == ([1, 1, 5] if expected == "stop" else [1, 1, 5, 1, 1])
+
+
+def test_a_stop_token_at_the_limit_is_a_stop() -> None:
+    stage = Stage(executor=ScriptedExecutor(4, script=lambda *_: 5))
+    stage.add(_text("a", max_tokens=1, stop_token_ids=[5]))
+    stage.drain()
+    assert stage.reasons() == {"a": "stop"}
+
+
+def test_running_decodes_come_first_in_every_step() -> None:
+    stage = Stage(max_num_batched_tokens=6)
+    stage.add(_text("a", max_tokens=12), _text("b", 3, max_tokens=12))
+    stage.step()
+    stage.step()
+    stage.add(_text("long", 20))
+    while len(stage.tokens["a"]) < 12:
+        plan = stage.step()
+        assert [row.request_id for row in plan.rows][:2] == ["a", "b"]
+        assert sum(row.length for row in plan.rows) <= 6
+    stage.drain()
+    assert stage.tokens["long"] == _expected("long", 20, 4)
+
+
+def test_rows_and_tokens_of_a_step_are_bounded() -> None:
+    stage = Stage(max_num_seqs=3, max_num_batched_tokens=7)
+    stage.add(*(_text(name, 5, max_tokens=6) for name in "abcdefg"))
+    stage.drain()
+    assert max(len(plan.rows) for plan in stage.plans) == 3
+    assert max(sum(row.length for row in plan.rows) for plan in stage.plans) == 7
+    assert set(stage.reasons().values()) == {"length"}
+
+
+def test_prefix_is_reused_and_told() -> None:
+    stage = Stage()
+    picture = make_item("p", 10)
+    stage.add(make_request("a", [1, picture, 2, 3]))
+    stage.drain()
+    stage.add(make_request("b", [1, picture, 2, 4, 5]))
+    plan = stage.step()
+    assert [(row.start, row.length) for row in plan.rows] == [(12, 2)]
+    assert not plan.encodes and stage.executor.encoded == {picture.key: 1}
+    stage.drain()
+    first, second = stage.ends["a"].stats, stage.ends["b"].stats
+    assert (first.num_cached_tokens, first.media_sources) == (0, ("miss",))
+    assert (second.num_cached_tokens, second.media_sources) == (12, ("prefix",))
+    stats = stage.scheduler.stats()
+    assert (stats.prefix_queries, stats.prefix_hits) == (13 + 14, 12)
+
+
+def test_a_picture_partly_in_the_cached_prefix_needs_its_features() -> None:
+    """10 of its 14 tokens end in a block that is not full; the features were evicted since."""
+    stage = Stage(feature_tokens=14)
+    picture, other = make_item("p", 14), make_item("q", 14)
+    stage.add(make_request("a", [1, 2, picture, 3]))
+    stage.drain()
+    stage.add(make_request("b", [9, other, 3]))
+    stage.drain()
+    stage.add(make_request("c", [1, 2, picture]))
+    plan = stage.step()
+    assert plan.rows[0].start == 12 and [job.item for job in plan.encodes] == [picture]
+    assert plan.dropped_features == (other.key,)
+    assert stage.firsts["c"].stats.media_sources == ("miss",)
+
+
+def test_resident_features_are_reused_at_another_place() -> None:
+    stage = Stage()
+    picture = make_item("p", 6)
+    stage.add(make_request("a", [1, picture, 2]))
+    stage.drain()
+    stage.add(make_request("b", [5, 6, 7, picture, 2, picture]))
+    stage.drain()
+    assert stage.executor.encoded == {picture.key: 1}
+    assert stage.ends["b"].stats.media_sources == ("device", "device")
+
+
+def test_equal_pictures_are_encoded_once() -> None:
+    stage = Stage()
+    picture = make_item("p", 6)
+    stage.add(*(make_request(f"r{index}", [index, picture, 2]) for index in range(8)))
+    stage.drain()
+    assert stage.executor.encoded == {picture.key: 1}
+    sources = sorted(end.stats.media_sources for end in stage.ends.values())
+    assert sources == [("device",)] * 7 + [("miss",)]
+
+
+def test_a_failed_encode_ends_all_who_wait_for_it_and_no_one_else() -> None:
+    stage = Stage()
+    bad, good = make_item("bad", 6), make_item("good", 6)
+    stage.executor.fail_features[bad.key] = EngineError("cannot encode")
+    stage.add(
+        make_request("a", [1, bad, 2]),
+        make_request("b", [3, good, bad]),
+        make_request("c", [4, good]),
+        _text("d"),
+    )
+    stage.drain()
+    assert stage.reasons() == {"a": "error", "b": "error", "c": "length", "d": "length"}
+    assert str(stage.ends["a"].error) == str(stage.ends["b"].error) == "cannot encode"
+    stage.assert_clean()
+    stage.add(make_request("again", [1, bad, 2]))
+    stage.drain()
+    assert stage.reasons()["again"] == "length"
+    assert stage.executor.feature_keys == {bad.key, good.key}
+
+
+def test_a_failed_row_ends_its_request_alone() -> None:
+    stage = Stage()
+    stage.executor.fail_requests["a"] = EngineError("not a number")
+    stage.add(_text("a"), _text("b"))
+    stage.drain()
+    assert stage.reasons() == {"a": "error", "b": "length"}
+    assert stage.ends["a"].error.message == "not a number" and stage.ends["b"].error is None
+    stage.assert_clean()
+
+
+def test_encodes_of_a_step_stay_within_the_budget_and_a_large_one_runs_alone() -> None:
+    stage = Stage(encoder_budget_tokens=10)
+    sizes = {"a": 4, "b": 5, "c": 6, "d": 25, "e": 3}
+    stage.add(*(make_request(name, [1, make_item(name, size), 2]) for name, size in sizes.items()))
+    stage.drain()
+    steps = [[job.item.geometry.num_tokens for job in plan.encodes] for plan in stage.plans if plan.encodes]
+    assert sorted(size for step in steps for size in step) == sorted(sizes.values())
+    assert all(sum(step) <= 10 or step == [25] for step in steps)
+    assert [4, 5] in steps
+
+
+@pytest.mark.parametrize(
+    ("chunk", "rows"),
+    [
+        (7, [(0, 7, 1), (7, 14, 1), (14, 20, 0)]),  # ends inside both pictures
+        (15, [(0, 11, 1), (11, 20, 1)]),  # the second picture has to wait for the next step
+        (100, [(0, 11, 1), (11, 20, 1)]),
+    ],
+)
+def test_a_chunk_may_end_inside_a_picture_but_not_run_into_one_without_features(
+    chunk: int, rows: list
+) -> None:
+    stage = Stage(encoder_budget_tokens=8, max_num_batched_tokens=chunk)
+    first, second = make_item("first", 8), make_item("second", 8)
+    stage.add(make_request("a", [1, 2, first, 3, second, 4], max_tokens=1))
+    stage.drain()
+    assert [(row.start, row.end, len(plan.encodes)) for plan in stage.plans for row in plan.rows] == rows
+
+
+def test_features_are_pinned_until_the_span_is_passed_and_stay_cached() -> None:
+    """A picture half computed keeps its features while another request wants the memory."""
+    stage = Stage(feature_tokens=8, max_num_batched_tokens=8)
+    stage.add(
+        make_request("a", [1, 2, 3, 4, make_item("p", 8), 5]), make_request("b", [make_item("q", 8), 6])
+    )
+    assert [(row.request_id, row.end) for row in stage.step().rows] == [("a", 8)]
+    plan = stage.step()
+    assert [(row.request_id, row.end) for row in plan.rows] == [("a", 13)]
+    assert not plan.dropped_features and stage.scheduler.stats().feature_bytes == 80
+    plan = stage.step()
+    assert plan.dropped_features == (make_item("p", 8).key,) and len(plan.encodes) == 1
+    stage.drain()
+    assert stage.reasons() == {"a": "length", "b": "length"}
+
+
+def test_preemption_takes_the_last_in_rank_and_keeps_its_output() -> None:
+    stage = Stage(num_blocks=7)
+    stage.add(*(_text(name, 8, max_tokens=12) for name in "abc"))
+    stage.drain()
+    stats = {name: end.stats for name, end in stage.ends.items()}
+    assert stats["a"].num_preemptions == 0 and stats["b"].num_preemptions > 0
+    assert stage.tokens == {name: _expected(name, 8, 12) for name in "abc"}
+    assert stage.executor.computed["b"] > 8 + 11  # some tokens of it twice
+    assert stats["b"].num_cached_tokens == 0  # what it found again of its own does not count
+    assert stage.scheduler.stats().num_preemptions == sum(stat.num_preemptions for stat in stats.values())
+    stage.assert_clean()
+
+
+def test_priority_decides_who_is_admitted_and_who_gives_way() -> None:
+    stage = Stage(max_num_seqs=1)
+    stage.add(_text("low", priority=1), _text("standard"), _text("high", priority=-1))
+    stage.drain()
+    assert list(stage.ends) == ["high", "standard", "low"]
+
+
+def test_a_request_that_waits_is_not_starved_by_better_classes() -> None:
+    """Two new interactive requests come every step for ever; one of background waits. One runs at a time."""
+    stage = Stage(max_num_seqs=1)
+    stage.add(_text("background", priority=2, max_tokens=1))
+    for index in range(100):
+        stage.add(_text(f"i{index}", priority=0, max_tokens=1, arrival_s=stage.now))
+        if "background" in stage.ends:
+            break
+        stage.step()
+    # Two classes times AGEING_S = 20 s is the last second at which a newcomer passes.
+    assert 20 <= stage.ends["background"].stats.e2e_s <= 22
+
+
+def test_abort_of_waiting_running_and_in_flight() -> None:
+    stage = Stage(max_num_seqs=1)
+    stage.add(_text("running"), _text("waiting"))
+    stage.step()
+    plan = stage.scheduler.schedule(stage.now)
+    events = [stage.scheduler.abort(name, stage.now) for name in ("running", "waiting")]
+    stage.tell([event for event in events if event])
+    stage.finish_step(plan)
+    assert stage.reasons() == {"running": "abort", "waiting": "abort"}
+    assert len(stage.tokens["running"]) == 1  # the token in flight is dropped
+    assert stage.scheduler.abort("running", stage.now) is None
+    assert stage.scheduler.abort("unknown", stage.now) is None
+    stage.drain()
+    stage.assert_clean()
+
+
+def test_an_id_may_be_used_again_while_its_old_row_is_in_flight() -> None:
+    stage = Stage()
+    stage.add(_text("a", 6, max_tokens=5))
+    stage.step()
+    plan = stage.scheduler.schedule(stage.now)
+    stage.tell([stage.scheduler.abort("a", stage.now)])
+    stage.add(_text("a", 9, max_tokens=2))
+    stage.finish_step(plan)
+    assert stage.tokens["a"] == []
+    stage.drain()
+    assert stage.tokens["a"] == _expected("a", 9, 2) and stage.reasons() == {"a": "length"}
+
+
+def test_abort_while_its_picture_is_in_flight_leaves_features_for_others() -> None:
+    stage = Stage()
+    picture = make_item("p", 6)
+    stage.add(make_request("a", [1, picture]))
+    plan = stage.scheduler.schedule(stage.now)
+    stage.tell([stage.scheduler.abort("a", stage.now)])
+    stage.finish_step(plan)
+    stage.add(make_request("b", [2, picture]))
+    stage.drain()
+    assert stage.executor.encoded == {picture.key: 1}
+    assert stage.reasons() == {"a": "abort", "b": "length"}
+    stage.assert_clean()
+
+
+def test_finish_ends_with_stop() -> None:
+    stage = Stage()
+    stage.add(_text("a", max_tokens=50))
+    stage.step()
+    stage.tell([stage.scheduler.finish("a", stage.now)])
+    stage.drain()
+    assert stage.reasons() == {"a": "stop"} and stage.ends["a"].stats.ttft_s == 1.0
+    stage.assert_clean()
+
+
+def test_close_ends_everyone() -> None:
+    stage = Stage(max_num_seqs=1)
+    stage.add(_text("running"), _text("waiting"))
+    stage.step()
+    stage.tell(stage.scheduler.close(stage.now))
+    assert stage.reasons() == {"running": "abort", "waiting": "abort"}
+    stage.drain()
+    stage.assert_clean()
+    stage.add(_text("late"))
+    dead = EngineError("gone")
+    (event,) = stage.scheduler.close(stage.now, dead)
+    assert (event.finish_reason, event.error) == ("error", dead)
+
+
+def test_deadlines_end_waiting_and_running_requests() -> None:
+    stage = Stage(max_num_seqs=1)
+    stage.add(
+        _text("running", max_tokens=50, deadline_s=3.0), _text("waiting", deadline_s=2.0), _text("next")
+    )
+    stage.drain()
+    assert stage.reasons() == {"running": "error", "waiting": "error", "next": "length"}
+    assert isinstance(stage.ends["waiting"].error, CapacityError)
+    assert "deadline was after 2.000 s; raise timeout_s" in stage.ends["waiting"].error.message
+    assert stage.ends["waiting"].stats.queue_s >= 2.0
+    assert len(stage.tokens["running"]) == 3
+    stage.assert_clean()
+
+
+def test_a_deadline_that_ends_all_there_is_still_tells() -> None:
+    stage = Stage()
+    stage.add(_text("a", deadline_s=1.0))
+    stage.now = 5.0
+    plan = stage.step()
+    assert not plan.rows and not plan.is_empty and stage.reasons() == {"a": "error"}
+
+
+def test_refusals_name_value_limit_and_remedy() -> None:
+    stage = Stage(num_blocks=5, max_model_len=30, feature_tokens=8, max_queue_len=2)
+    refused = [
+        (
+            _text("a", 28, max_tokens=3),
+            PromptTooLong,
+            r"28 tokens.*max_tokens is 3.*31, limit 30; raise --max-model",
+        ),
+        (_text("a", 18, max_tokens=4), PromptTooLong, r"together 22, limit 21 by the KV memory"),
+        (make_request("a", [1, make_item("p", 9)]), MediaTooLarge, r"90 bytes.*limit 80"),
+        (make_request("a", []), InvalidParameter, r"0 tokens"),
+        (_text("a", max_tokens=0), InvalidParameter, r"max_tokens is 0"),
+        (_text("a", deadline_s=0.0), CapacityError, r"deadline"),
+    ]
+    for request, error, message in refused:
+        with pytest.raises(error, match=message):
+            stage.scheduler.add(request, 0.0)
+    assert not stage.scheduler.has_work
+    stage.add(_text("fits", 18, max_tokens=3), _text("b"))
+    with pytest.raises(Overloaded, match="2 requests wait, limit 2"):
+        stage.add(_text("c"))
+    stage.drain()
+    assert stage.reasons() == {"fits": "length", "b": "length"}
+
+
+def test_an_id_in_use_is_refused_until_its_request_has_ended() -> None:
+    stage = Stage()
+    stage.add(_text("a"))
+    with pytest.raises(InvalidParameter, match="'a' is in use"):
+        stage.scheduler.add(_text("a"), stage.now)
+    stage.drain()
+    stage.add(_text("a"))
+    stage.drain()
+    stage.assert_clean()
+
+
+def test_stats_say_where_the_time_went() -> None:
+    executor = ScriptedExecutor(4, seconds=lambda plan: (0.25 * len(plan.encodes), 0.5))
+    stage = Stage(executor=executor, max_num_seqs=1, max_num_batched_tokens=8)
+    stage.add(_text("first", max_tokens=3))
+    stage.add(make_request("a", [1, 2, make_item("p", 10), 3], max_tokens=3, arrival_s=0.0))
+    stage.drain()
+    first, last = stage.firsts["a"].stats, stage.ends["a"].stats
+    assert (first.queue_s, first.encode_s, first.prefill_s, first.ttft_s) == (3.0, 0.25, 1.0, 5.0)
+    assert (last.queue_s, last.encode_s, last.prefill_s, last.ttft_s, last.e2e_s) == (
+        3.0,
+        0.25,
+        1.0,
+        5.0,
+        7.0,
+    )

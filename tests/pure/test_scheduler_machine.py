@@ -1,0 +1,192 @@
+"""The scheduler under anything that may happen, in any order, beside a naive model of what each request must say."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tapetum.core.errors import EngineError, TapetumError
+from tapetum.core.plan import BatchPlan
+from tapetum.core.request import Request
+from tests.pure.stage import SIZE, Stage
+from tests.scripted import hashed_token, make_item, make_request
+
+ITEMS = [make_item(name, size) for name, size in (("a", 1), ("b", 3), ("c", 4), ("d", 9))]
+SEGMENTS = st.lists(
+    st.one_of(
+        st.lists(st.integers(10, 11), min_size=1, max_size=7), st.sampled_from(ITEMS).map(lambda item: [item])
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda runs: [segment for run in runs for segment in run])
+MAX_LIVE = 8
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """The model knows the whole answer of every request beforehand: tokens depend on id and position alone."""
+
+    @initialize(
+        num_blocks=st.sampled_from([12, 16, 40]),
+        max_num_seqs=st.sampled_from([1, 3, 8]),
+        tokens=st.sampled_from([3, 16, 100]),
+        encoder=st.sampled_from([3, 20]),
+        features=st.sampled_from([9, 14, 50]),
+        itl_target_ms=st.sampled_from([1.0, 7.0, 30.0]),
+        schedule=st.sampled_from(["balanced", "throughput"]),
+        is_caching=st.booleans(),
+    )
+    def build(
+        self,
+        num_blocks: int,
+        max_num_seqs: int,
+        tokens: int,
+        encoder: int,
+        features: int,
+        itl_target_ms: float,
+        schedule: str,
+        is_caching: bool,
+    ) -> None:
+        self.stage = Stage(
+            num_blocks=num_blocks,
+            feature_tokens=features,
+            is_caching=is_caching,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=tokens,
+            encoder_budget_tokens=encoder,
+            itl_target_ms=itl_target_ms,
+            schedule=schedule,
+        )
+        self.requests: dict[str, Request] = {}
+        self.refused = 0
+        self.in_flight: BatchPlan | None = None
+
+    def _live(self) -> list[str]:
+        return sorted(self.requests.keys() - self.stage.ends.keys())
+
+    @precondition(lambda self: len(self._live()) < MAX_LIVE)
+    @rule(
+        segments=SEGMENTS,
+        max_tokens=st.integers(1, 12),
+        priority=st.integers(-1, 1),
+        tenant=st.sampled_from(["", "x"]),
+        has_stop=st.booleans(),
+        patience=st.sampled_from([None, None, 4.0]),
+    )
+    def add(
+        self,
+        segments: list,
+        max_tokens: int,
+        priority: int,
+        tenant: str,
+        has_stop: bool,
+        patience: float | None,
+    ) -> None:
+        name = f"r{len(self.requests) + self.refused}"
+        request = make_request(
+            name,
+            segments,
+            max_tokens=max_tokens,
+            priority=priority,
+            tenant=tenant,
+            stop_token_ids=range(0, 1000, 5) if has_stop else (),
+            arrival_s=self.stage.now,
+            deadline_s=None if patience is None else self.stage.now + patience,
+        )
+        try:
+            self.stage.add(request)
+        except TapetumError:
+            self.refused += 1
+            assert request.num_prompt_tokens + max_tokens > 12 * SIZE
+            return
+        self.requests[name] = request
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule()
+    def schedule(self) -> None:
+        scheduler = self.stage.scheduler
+        self.in_flight = scheduler.schedule(self.stage.now)
+        assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule()
+    def commit(self) -> None:
+        plan, self.in_flight = self.in_flight, None
+        self.stage.finish_step(plan)
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule(count=st.integers(1, 6))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.schedule()
+            self.commit()
+
+    @precondition(_live)
+    @rule(data=st.data(), is_finish=st.booleans())
+    def end(self, data: st.DataObject, is_finish: bool) -> None:
+        name = data.draw(st.sampled_from(self._live()))
+        scheduler = self.stage.scheduler
+        event = (scheduler.finish if is_finish else scheduler.abort)(name, self.stage.now)
+        assert event is not None and event.finish_reason == ("stop" if is_finish else "abort")
+        self.stage.tell([event])
+        assert scheduler.abort(name, self.stage.now) is None
+
+    @precondition(_live)
+    @rule(data=st.data())
+    def break_request(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self._live()))
+        self.stage.executor.fail_requests[name] = EngineError(f"broken {name}")
+
+    @rule(item=st.sampled_from(ITEMS))
+    def break_encode(self, item) -> None:
+        self.stage.executor.fail_features[item.key] = EngineError("broken encode")
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        stats = self.stage.scheduler.stats()
+        told = len(self._live()) - stats.num_running - stats.num_waiting
+        assert told == len(self.stage.scheduler._news)  # ended, and told by the next commit
+        blocks = stats.num_free_blocks + stats.num_cached_blocks + stats.num_held_blocks
+        assert blocks == self.stage.scheduler._ledger.pool.num_blocks
+        assert stats.feature_bytes <= stats.feature_capacity_bytes
+        assert sum(stats.finished.values()) == len(self.stage.ends) + told
+
+    @invariant()
+    def answers_are_right_so_far(self) -> None:
+        for name, request in getattr(self, "requests", {}).items():
+            wanted = _answer(request)
+            found = self.stage.tokens[name]
+            assert found == wanted[: len(found)]
+            end = self.stage.ends.get(name)
+            if end is None or end.finish_reason in ("abort", "error"):
+                assert len(found) < len(wanted)
+            elif end.token is not None:
+                assert found == wanted
+                assert end.finish_reason == ("stop" if found[-1] in request.stop_token_ids else "length")
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        if self.in_flight is not None:
+            self.commit()
+        work = sum(request.num_prompt_tokens + request.max_tokens for request in self.requests.values())
+        self.stage.drain(max_steps=50 + 10 * work)
+        assert self.stage.ends.keys() == self.requests.keys()
+        for name, end in self.stage.ends.items():
+            assert (end.error is not None) == (end.finish_reason == "error"), name
+        self.answers_are_right_so_far()
+        self.stage.assert_clean()
+
+
+def _answer(request: Request) -> list[int]:
+    """All that the request would say if nothing happened to it."""
+    answer: list[int] = []
+    while len(answer) < request.max_tokens:
+        answer.append(hashed_token(request.request_id, request.num_prompt_tokens + len(answer)))
+        if answer[-1] in request.stop_token_ids:
+            break
+    return answer
+
+
+TestScheduler = SchedulerMachine.TestCase
