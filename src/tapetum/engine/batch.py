@@ -44,7 +44,7 @@ def placed(error: TapetumError, index: int, count: int) -> TapetumError:
     """The error with the place of its prompt in the list."""
     if count == 1:
         return error
-    return type(error)(f"prompt {index} of 0 to {count - 1}: {error.message}", param=error.param)
+    return type(error)(f"prompts[{index}]: {error.message}", param=error.param)
 
 
 @dataclass(slots=True, eq=False)

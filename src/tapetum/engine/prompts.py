@@ -8,13 +8,14 @@ of its pixels are decoded. Does not own decoding (media), the tokens of a pictur
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
-from tapetum.core.media import MediaItem
+from tapetum.core.media import MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
 from tapetum.text.template import MediaSlot, split_prompt
@@ -71,6 +72,10 @@ class PromptBuilder:
         self._defaults = files.defaults
         self._loader = loader
         self._limits = limits
+        self._placeholders = {
+            kind: files.tokenizer.decode((token_id,), skip_special=False)
+            for kind, token_id in files.processor.media_tokens.items()
+        }
 
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
@@ -85,7 +90,8 @@ class PromptBuilder:
         else:
             segments = split_prompt(self._tokenizer, prompt.prompt)
         draft = Draft(
-            segments=tuple(_bind(segments, media)), sampling=sampling.resolved(self._defaults.sampling)
+            segments=tuple(_bind(segments, media, self._placeholders)),
+            sampling=sampling.resolved(self._defaults.sampling),
         )
         self._check_stop_tokens(sampling)
         self._check_length(draft.num_text_tokens + len(media), num_visual=len(media), is_exact=not media)
@@ -176,18 +182,20 @@ def _media_of(prompt: PromptInput) -> tuple[MediaPart, ...]:
 
 
 def _bind(
-    segments: list[tuple[int, ...] | MediaSlot], media: tuple[MediaPart, ...]
+    segments: list[tuple[int, ...] | MediaSlot],
+    media: tuple[MediaPart, ...],
+    written: Mapping[MediaKind, str],
 ) -> list[tuple[int, ...] | MediaPart]:
     """Give every slot the next media part of its kind; refuse when they do not come out even."""
     waiting: defaultdict[str, deque[MediaPart]] = defaultdict(deque)
     for part in media:
         waiting[part.kind].append(part)
     slots = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
-    for kind in ("image", "video"):
+    for kind, placeholder in written.items():
         if slots.count(kind) != len(waiting[kind]):
             raise InvalidParameter(
-                f"prompt has {slots.count(kind)} {kind} placeholders for {len(waiting[kind])} {kind} parts; "
-                "write one placeholder per part, or use chat messages, whose template places them",
+                f"prompt has {placeholder} {slots.count(kind)} times, and {len(waiting[kind])} {kind} parts came "
+                "with it; write it once for each, or send chat messages, where the template writes it",
                 param="prompt",
             )
     return [waiting[part.kind].popleft() if isinstance(part, MediaSlot) else part for part in segments]

@@ -1,0 +1,199 @@
+"""An engine without a model: the bundled files, an executor that says what a test wants it to say, a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tapetum.assets import MODEL_DIR
+from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
+from tapetum.core.model import ModelFacts
+from tapetum.core.plan import BatchPlan, SampledToken, StepResult
+from tapetum.core.request import Request, SamplingParams
+from tapetum.engine.engine import Engine
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.output import Delta
+from tapetum.engine.prompts import Terms
+
+EOS = 1012
+STEP_S = 0.01
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SpeakingExecutor:
+    """Answers every request with the token ids of `answers`, then the end of sequence, and checks its plans.
+
+    `faults` maps a request id or a media key to what is raised when it is executed; `late_faults` raise once the
+    rest of the plan has been executed too.
+    """
+
+    def __init__(self, answers: Callable[[str], Iterable[int]], clock: Clock | None = None) -> None:
+        self.answers = answers
+        self.clock = clock
+        self.requests: dict[str, Request] = {}
+        self.features: set[bytes] = set()
+        self.faults: dict[str | bytes, BaseException] = {}
+        self.late_faults: dict[str | bytes, BaseException] = {}
+        self.forget_fault: BaseException | None = None
+        self.plans: list[BatchPlan] = []
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        self.plans.append(plan)
+        if plan.released and self.forget_fault:
+            raise self.forget_fault
+        for request_id in plan.released:
+            self.requests.pop(request_id, None)
+        self.features.difference_update(plan.dropped_features)
+        for request in plan.admitted:
+            assert request.request_id not in self.requests, "admitted twice"
+            self.requests[request.request_id] = request
+        names = [job.item.key for job in plan.encodes] + [row.request_id for row in plan.rows]
+        self._raise(self.faults, names)
+        self.features.update(job.item.key for job in plan.encodes)
+        tokens = {row.request_id: self._token(row) for row in plan.rows if self._check(row).has_sample}
+        self._raise(self.late_faults, names)
+        if self.clock:
+            self.clock.now += STEP_S
+        return StepResult(
+            step=plan.step,
+            tokens=tokens,
+            encode_s=STEP_S / 2 if plan.encodes else 0.0,
+            forward_s=STEP_S / 2 if plan.rows else 0.0,
+        )
+
+    def _raise(self, faults, names):
+        for name in names:
+            if name in faults:
+                raise faults[name]
+
+    def _check(self, row):
+        for span in self.requests[row.request_id].prompt.spans:
+            is_touched = span.start < row.end and row.start < span.end
+            assert not is_touched or span.key in self.features, "row before its picture"
+        return row
+
+    def _token(self, row) -> SampledToken:
+        request = self.requests[row.request_id]
+        answer = tuple(self.answers(request.request_id))
+        index = row.end - request.num_prompt_tokens
+        return SampledToken(token_id=answer[index] if index < len(answer) else EOS)
+
+
+@cache
+def files() -> ModelFiles:
+    return ModelFiles.load(MODEL_DIR)
+
+
+def spoken(text: str) -> tuple[int, ...]:
+    return files().tokenizer.encode_plain(text)
+
+
+def facts(num_blocks: int = 256, max_model_len: int = 2048) -> ModelFacts:
+    return ModelFacts(
+        model_type="qwen2_vl",
+        dtype="float32",
+        device="cpu",
+        vocab_size=1024,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=16,
+        kv_bytes_per_token=64,
+        feature_bytes_per_token=64,
+        weights_fingerprint=b"weights",
+        encoder_fingerprint=b"encoder",
+    )
+
+
+def engine_with(executor: SpeakingExecutor, *, num_blocks: int = 256, **schedule: object) -> Engine:
+    engine = Engine(
+        EngineConfig(schedule=ScheduleConfig(**schedule), cache=CacheConfig(feature_cache_bytes=1 << 20)),
+        executor=executor,
+        facts=facts(num_blocks),
+        files=files(),
+        clock=executor.clock or Clock(),
+    )
+    _open.append(engine)
+    return engine
+
+
+_open: list[Engine] = []
+
+
+@pytest.fixture
+def close_engines() -> Iterator[None]:
+    """Ends the media threads of every engine that a test has made."""
+    yield
+    while _open:
+        _open.pop().close()
+
+
+def request_for(
+    engine: Engine,
+    request_id: str,
+    content: object = "Hello",
+    sampling: SamplingParams | None = None,
+    **terms: object,
+) -> Request:
+    """A request over one user message; `content` is a text or a sequence of texts and media parts."""
+    parts = (content,) if isinstance(content, str) else tuple(content)
+    chat = ChatInput(messages=(Message(role="user", content=parts),))
+    return engine.prompts.build(
+        chat, sampling or SamplingParams(), Terms(request_id=request_id, arrival_s=engine.clock(), **terms)
+    )
+
+
+def picture(seed: int, width: int = 56, height: int = 56) -> MediaPart:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return MediaPart(kind="image", source=pixels, is_trusted=True)
+
+
+class Listener:
+    """Joins the news of an engine by request and counts endings."""
+
+    def __init__(self) -> None:
+        self.whole: dict[str, Delta] = {}
+        self.pieces: dict[str, list[Delta]] = {}
+
+    def hear(self, news: dict[str, Delta]) -> None:
+        for request_id, delta in news.items():
+            past = self.whole.get(request_id, Delta())
+            assert past.finish_reason is None, f"{request_id} got news after its end"
+            self.whole[request_id] = past.then(delta)
+            self.pieces.setdefault(request_id, []).append(delta)
+
+    @property
+    def running(self) -> set[str]:
+        return {name for name, delta in self.whole.items() if delta.finish_reason is None}
+
+
+def run_to_end(engine: Engine, listener: Listener | None = None, max_steps: int = 2000) -> dict[str, Delta]:
+    listener = listener or Listener()
+    for _ in range(max_steps):
+        if not engine.has_work:
+            assert not listener.running, "requests without an end"
+            return listener.whole
+        listener.hear(engine.step())
+    raise AssertionError("the engine does not come to rest")
+
+
+def assert_at_rest(engine: Engine, executor: SpeakingExecutor) -> None:
+    """Nothing is held: no request, no block; features are only those that the scheduler accounts for."""
+    stats = engine.stats
+    assert (stats.num_running, stats.num_waiting, stats.num_held_blocks) == (0, 0, 0)
+    assert stats.num_free_blocks + stats.num_cached_blocks == engine.facts.num_blocks
+    assert executor.requests == {}
+    items = (job.item for plan in executor.plans for job in plan.encodes)
+    sizes = {item.key: item.geometry.num_tokens for item in items}
+    resident = sum(sizes[key] for key in executor.features)
+    assert stats.feature_bytes == resident * engine.facts.feature_bytes_per_token

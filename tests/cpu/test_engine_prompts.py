@@ -1,0 +1,273 @@
+"""From chats and prompts to requests: order and place of media, limits, defaults, what is refused and when."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoTokenizer
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from tapetum.assets import MODEL_DIR, SAMPLES_DIR
+from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
+from tapetum.core.config import MediaConfig
+from tapetum.core.errors import (
+    CheckpointError,
+    InvalidParameter,
+    MediaError,
+    MediaTooLarge,
+    PromptTooLong,
+)
+from tapetum.core.request import SamplingParams
+from tapetum.engine.defaults import GenerationDefaults
+from tapetum.engine.prompts import PromptBuilder, PromptLimits, Terms
+from tapetum.media.ingest import Ingest
+from tests.cpu.engine_kit import EOS, files, picture
+
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
+TERMS = Terms(request_id="r", arrival_s=1.5)
+
+
+@pytest.fixture(scope="module")
+def ingest():
+    made = Ingest(files().processor, MediaConfig())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def builder(ingest):
+    return builder_over(ingest)
+
+
+def builder_over(loader, *, max_model_len: int = 2048, max_media: int = 8) -> PromptBuilder:
+    return PromptBuilder(files(), loader, PromptLimits(max_model_len=max_model_len, max_media=max_media))
+
+
+def chat(*content) -> ChatInput:
+    return ChatInput(messages=(Message(role="user", content=content),))
+
+
+def build(builder, prompt, **sampling):
+    return builder.build(prompt, SamplingParams(**sampling), TERMS)
+
+
+def test_a_chat_with_pictures_is_the_prompt_of_the_reference(builder):
+    names = ["ok-01-text.png", "ok-03-receipt.jpg", "ok-08-chart.png"]
+    pictures = [Image.open(SAMPLES_DIR / name).convert("RGB") for name in names]
+    parts = [MediaPart(kind="image", source=SAMPLES_DIR / name, is_trusted=True) for name in names]
+    request = build(builder, chat("First ", parts[0], parts[1], " and\n", parts[2], "?"))
+    content = ["First ", None, None, " and\n", None, "?"]
+    parts = [{"type": "text", "text": text} if text else {"type": "image"} for text in content]
+    reference = AutoTokenizer.from_pretrained(str(MODEL_DIR))
+    text = reference.apply_chat_template(
+        [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=False
+    )
+    grids = Qwen2VLImageProcessorPil.from_pretrained(str(MODEL_DIR))(pictures)["image_grid_thw"].tolist()
+    before, *after = text.split("<|image_pad|>")
+    for grid, rest in zip(grids, after, strict=True):
+        before += "<|image_pad|>" * (grid[0] * grid[1] * grid[2] // 4) + rest
+    assert list(request.prompt.token_ids) == reference(before)["input_ids"]
+    assert [list(span.item.geometry.grid_thw) for span in request.prompt.spans] == grids
+
+
+def test_text_prompts_take_media_by_kind_in_order(builder):
+    frames = [np.zeros((56, 56, 3), np.uint8)] * 2
+    clip = MediaPart(kind="video", source=frames, is_trusted=True)
+    first, second = picture(1), picture(2, 84, 56)
+    prompt = f"a {VIDEO} b {IMAGE} c {IMAGE}"
+    request = build(builder, TextInput(prompt=prompt, media=(first, second, clip)))
+    geometries = [span.item.geometry for span in request.prompt.spans]
+    assert [(geometry.kind, geometry.original) for geometry in geometries] == [
+        ("video", (56, 56)),
+        ("image", (56, 56)),
+        ("image", (84, 56)),
+    ]
+
+
+@pytest.mark.parametrize(("prompt", "count"), [("no place", 1), (f"{IMAGE}{IMAGE}", 1), (IMAGE, 0)])
+def test_places_and_pictures_must_come_out_even(builder, prompt, count):
+    media = tuple(picture(index) for index in range(count))
+    with pytest.raises(InvalidParameter, match=r"<\|image_pad\|> \d times, and \d image") as caught:
+        build(builder, TextInput(prompt=prompt, media=media))
+    assert caught.value.param == "prompt"
+
+
+def test_an_empty_prompt_is_refused(builder):
+    with pytest.raises(InvalidParameter, match="0 tokens"):
+        build(builder, TextInput(prompt=""))
+
+
+def test_a_long_prompt_is_refused_with_its_numbers(ingest):
+    builder = builder_over(ingest, max_model_len=50)
+    text = TextInput(prompt="a" * 49)
+    length = len(files().tokenizer.encode_plain(text.prompt))
+    tight = builder_over(ingest, max_model_len=length)
+    with pytest.raises(
+        PromptTooLong, match=rf"prompt has {length} tokens, 0 of them visual, limit {length - 1} "
+    ):
+        build(tight, text)
+    roomy = builder_over(ingest, max_model_len=length + 1)
+    assert build(roomy, text).max_tokens == 1
+    visual = TextInput(prompt=IMAGE, media=(picture(1, 224, 224),))
+    with pytest.raises(PromptTooLong, match="prompt has 66 tokens, 64 of them visual, limit 49 "):
+        build(builder, visual)
+
+
+def test_too_many_media_are_refused_before_any_is_loaded():
+    builder = builder_over(NeverLoader(), max_media=2)
+    with pytest.raises(MediaTooLarge, match=r"prompt has 3 pictures and clips, limit 2"):
+        build(builder, chat(picture(1), picture(2), picture(3)))
+
+
+class NeverLoader:
+    """Delivers `ready` and nothing after that."""
+
+    def __init__(self, ready=()):
+        self.ready = list(ready)
+        self.futures: list[Future] = []
+
+    def submit(self, part, *, tenant):
+        future: Future = Future()
+        if self.ready:
+            outcome = self.ready.pop(0)
+            fails = isinstance(outcome, Exception)
+            (future.set_exception if fails else future.set_result)(outcome)
+        self.futures.append(future)
+        return future
+
+
+def test_more_places_than_the_context_holds_are_refused_without_loading():
+    loader = NeverLoader()
+    builder = builder_over(loader, max_model_len=40, max_media=64)
+    with pytest.raises(PromptTooLong, match="at least"):
+        build(builder, chat(*(picture(index) for index in range(40))))
+    assert loader.futures == []
+
+
+def test_a_prompt_that_no_longer_fits_does_not_wait_for_the_other_pictures(ingest):
+    loader = NeverLoader([ingest.load(picture(1, 224, 224), tenant="")])
+    builder = builder_over(loader, max_model_len=70)
+    with pytest.raises(PromptTooLong, match=r"prompt has at least \d+ tokens, 66 of them visual"):
+        build(builder, chat(*(picture(index) for index in range(3))))
+    assert [future.cancelled() for future in loader.futures] == [False, True, True]
+
+
+def test_a_broken_picture_is_named_and_the_rest_is_cancelled():
+    loader = NeverLoader([shared := MediaError("not a picture")])
+    with pytest.raises(MediaError, match=r"media 1 of 3: not a picture") as caught:
+        build(builder_over(loader), chat(picture(1), picture(2), picture(3)))
+    assert caught.value is not shared, "several requests may wait for one load"
+    assert [future.cancelled() for future in loader.futures] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b"", b"GIF89a", b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "missing.png", object()],
+    ids=["empty", "gif stub", "png stub", "missing", "object"],
+)
+def test_bad_pictures_are_media_errors(builder, source):
+    with pytest.raises(MediaError):
+        build(builder, chat(MediaPart(kind="image", source=source, is_trusted=True)))
+
+
+def test_the_tenant_salts_every_key(builder):
+    keys = {
+        builder.build(chat(picture(1)), SamplingParams(), Terms(request_id="r", arrival_s=0, tenant=tenant))
+        .prompt.spans[0]
+        .key
+        for tenant in ("", "a", "b")
+    }
+    assert len(keys) == 3
+
+
+def test_terms_travel_with_the_request(builder):
+    terms = Terms(request_id="x", arrival_s=2.0, tenant="t", priority=-1, deadline_s=9.0)
+    request = builder.build(TextInput(prompt="hi"), SamplingParams(), terms)
+    assert (request.request_id, request.arrival_s, request.tenant) == ("x", 2.0, "t")
+    assert (request.priority, request.deadline_s) == (-1, 9.0)
+
+
+def test_defaults_of_the_bundled_model_apply(builder):
+    request = build(builder, TextInput(prompt="hi"))
+    assert request.sampling.is_greedy
+    assert request.max_tokens == 96
+    assert request.stop_token_ids == {EOS, 1010}
+    assert build(builder, TextInput(prompt="hi"), ignore_eos=True, stop_token_ids=[7]).stop_token_ids == {7}
+    assert build(builder, TextInput(prompt="hi"), stop_token_ids=[7]).stop_token_ids == {7, EOS, 1010}
+
+
+def test_max_tokens_fits_the_context_or_is_refused(ingest):
+    prompt = TextInput(prompt="hi")
+    length = len(files().tokenizer.encode_plain("hi"))
+    builder = builder_over(ingest, max_model_len=length + 10)
+    assert build(builder, prompt).max_tokens == 10  # less than the 96 of the checkpoint
+    assert build(builder, prompt, max_tokens=10).max_tokens == 10
+    with pytest.raises(
+        InvalidParameter, match=rf"max_tokens is 11 and the prompt has {length} tokens.* at most 10"
+    ):
+        build(builder, prompt, max_tokens=11)
+
+
+@pytest.mark.parametrize("token_id", [-1, 1024, "7", 1.0])
+def test_stop_tokens_must_be_tokens(builder, token_id):
+    with pytest.raises(InvalidParameter, match="stop_token_ids holds") as caught:
+        build(builder, TextInput(prompt="hi"), stop_token_ids=[token_id])
+    assert caught.value.param == "stop_token_ids"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {"temperature": 0.0}),
+        ({"do_sample": False, "temperature": 0.7}, {"temperature": 0.0}),
+        ({"temperature": 0.7, "top_p": 0.5}, {"temperature": 0.0, "top_p": 0.5}),
+        ({"do_sample": True}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0}),
+        (
+            {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001, "repetition_penalty": 1.05},
+            {"temperature": 0.01, "top_k": 1, "top_p": 0.001, "repetition_penalty": 1.05},
+        ),
+    ],
+)
+def test_generation_config_gives_the_defaults(tmp_path, config, expected):
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    defaults = GenerationDefaults.load(tmp_path)
+    resolved = SamplingParams().resolved(defaults.sampling)
+    assert {name: getattr(resolved, name) for name in expected} == expected
+    assert SamplingParams(temperature=0.3).resolved(defaults.sampling).temperature == 0.3
+
+
+def test_ends_of_sequence_come_from_either_file(tmp_path):
+    (tmp_path / "config.json").write_text('{"eos_token_id": 5}')
+    assert GenerationDefaults.load(tmp_path).eos_token_ids == {5}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4], "max_new_tokens": 17}')
+    assert GenerationDefaults.load(tmp_path).eos_token_ids == {3, 4}
+    assert GenerationDefaults.load(tmp_path).max_new_tokens == 17
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"do_sample": true, "top_p": 3}', '{"eos_token_id": "x"}'])
+def test_a_broken_generation_config_is_a_checkpoint_error(tmp_path, text):
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(CheckpointError):
+        GenerationDefaults.load(tmp_path)
+
+
+def test_a_picture_in_bytes_is_the_same_picture(builder):
+    pixels = Image.open(SAMPLES_DIR / "ok-01-text.png").convert("RGB")
+    buffer = BytesIO()
+    pixels.save(buffer, "PNG")
+    sources = [
+        SAMPLES_DIR / "ok-01-text.png",
+        str(SAMPLES_DIR / "ok-01-text.png"),
+        buffer.getvalue(),
+        pixels,
+        np.asarray(pixels),
+    ]
+    parts = [MediaPart(kind="image", source=source, is_trusted=True) for source in sources]
+    spans = build(builder, chat(*parts)).prompt.spans
+    assert len({span.key for span in spans}) == 1
