@@ -1,0 +1,332 @@
+"""What goes wrong over HTTP: every fault is one JSON object with the right status, and the server goes on serving."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+
+from tapetum.core.config import ServerConfig
+from tapetum.server import app
+from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
+
+
+def png(width: int, height: int) -> str:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), "white").save(out, "PNG")
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def with_part(part: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, part]}]}
+
+
+def with_picture(url: str) -> dict[str, object]:
+    return with_part({"type": "image_url", "image_url": {"url": url}})
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[TestServer]:
+    with TestServer(Script("Hello there")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: TestServer) -> Iterator[TestServer]:
+    """The server, which must be at rest and serving after every test."""
+    shared.script.fail_at = None
+    yield shared
+    shared.script.fail_at = None
+    assert eventually(lambda: shared.is_at_rest)
+    assert shared.chat().json()["choices"][0]["message"]["content"] == "Hello there"
+
+
+def check_error(body: object, *, param: str | None, code: str, kind: str = "invalid_request_error") -> str:
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["param"], error["code"], error["type"]) == (param, code, kind)
+    assert error["message"]
+    return error["message"]
+
+
+UNSERVED = {
+    "n": 2,
+    "best_of": 2,
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "response_format": {"type": "json_object"},
+    "logit_bias": {"5": 1},
+    "modalities": ["text", "audio"],
+    "audio": {"voice": "x"},
+    "reasoning_effort": "high",
+    "structured_outputs": {"json": {}},
+    "guided_json": {},
+    "continue_final_message": True,
+    "media_io_kwargs": {"video": {"fps": 1}},
+    "max_visual_tokens": 10,
+    "reuse": {"near_duplicate": True},
+    "prompt_logprobs": 1,
+    "min_tokens": 3,
+}
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_a_field_that_is_not_served_yet_is_refused_by_name(server: TestServer, name: str) -> None:
+    response = server.chat(**{name: UNSERVED[name]})
+    assert response.status_code == 400
+    assert name in check_error(response.json(), param=name, code="unsupported_parameter")
+
+
+def test_values_that_ask_for_nothing_and_unknown_fields_are_welcome(server: TestServer) -> None:
+    neutral = {
+        "n": 1,
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "logit_bias": {},
+    }
+    nulls = {
+        "audio": None,
+        "seed": None,
+        "max_tokens": None,
+        "stream": None,
+        "stream_options": None,
+    }
+    unknown = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "parallel_tool_calls": True,
+        "zebra": 1,
+        "stop": "",
+    }
+    assert server.chat(**neutral, **nulls, **unknown).status_code == 200
+
+
+def test_tool_calls_in_messages_are_refused(server: TestServer) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    response = server.chat(messages=messages)
+    assert response.status_code == 400
+    check_error(response.json(), param="messages[1].tool_calls", code="unsupported_parameter")
+
+
+BAD_FIELDS = [
+    ({"max_tokens": "ten"}, "max_tokens", ["int"]),
+    ({"max_tokens": 0}, "max_tokens", ["0", "1"]),
+    ({"max_tokens": -3}, "max_tokens", ["-3"]),
+    ({"max_tokens": 5000}, "max_tokens", ["5000", "2048"]),
+    ({"max_tokens": 10**30}, "max_tokens", []),
+    ({"max_tokens": True}, "max_tokens", ["bool"]),
+    ({"temperature": -1}, "temperature", ["-1", "0 to 100"]),
+    ({"temperature": "hot"}, "temperature", ["float"]),
+    ({"top_p": 0}, "top_p", ["0"]),
+    ({"top_p": 1.5}, "top_p", ["1.5"]),
+    ({"top_k": 1.5}, "top_k", []),
+    ({"seed": "x"}, "seed", []),
+    ({"stop": ["a"] * 17}, "stop", ["17", "16"]),
+    ({"stop": [""]}, "stop", ["empty"]),
+    ({"stop": [1]}, "stop[0]", []),
+    ({"stop_token_ids": [99999]}, "stop_token_ids", ["99999"]),
+    ({"top_logprobs": 3}, "top_logprobs", ["logprobs"]),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["20"]),
+    ({"logprobs": 3}, "logprobs", []),
+    ({"priority": "urgent"}, "priority", []),
+    ({"priority": 10**9}, "priority", ["1000"]),
+    ({"timeout_s": 0}, "timeout_s", []),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", ["messages"]),
+    ({"messages": []}, "messages", []),
+    ({"messages": "hi"}, "messages", []),
+    ({"messages": [{"content": "x"}]}, "messages[0]", ["role"]),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", []),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+        "messages[0].content[0].type",
+        ["image_url"],
+    ),
+    ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0]", ["type"]),
+    (with_part({"type": "video", "video": []}), "messages[0].content[1].video", []),
+    ({"mm_processor_kwargs": {"zebra": 1}, **with_picture(png(56, 56))}, "zebra", ["min_pixels"]),
+    ({"mm_processor_kwargs": {"max_pixels": "big"}, **with_picture(png(56, 56))}, "max_pixels", ["big"]),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), BAD_FIELDS, ids=lambda value: str(value)[:40])
+def test_a_bad_field_is_named_with_its_value_and_limit(
+    server: TestServer, fields: dict[str, object], param: str, words: list[str]
+) -> None:
+    response = server.chat(**fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    message = check_error(response.json(), param=param, code=error["code"])
+    assert all(word in message for word in words), message
+    streamed = server.chat(**fields, stream=True)  # nothing has streamed yet: the same plain error
+    assert (streamed.status_code, streamed.json()) == (400, response.json())
+
+
+BAD_PICTURES = [
+    ("data:image/png;base64,AAAA", 400, "invalid_media"),
+    ("data:image/png;base64,@@@@", 400, "invalid_media"),
+    ("data:image/png;base64", 400, "invalid_media"),
+    (png(1, 400), 400, "invalid_media"),
+    ("http://127.0.0.1:1/x.png", 403, "media_forbidden"),
+    ("file:///etc/passwd", 403, "media_forbidden"),
+    ("/etc/passwd", 403, "media_forbidden"),
+    ("ftp://host/x.png", 403, "media_forbidden"),
+]
+
+
+@pytest.mark.parametrize(("url", "status", "code"), BAD_PICTURES, ids=lambda value: str(value)[:30])
+def test_a_picture_that_cannot_be_used_is_refused_and_holds_nothing(
+    server: TestServer, url: str, status: int, code: str
+) -> None:
+    blocks = server.engine.stats.num_free_blocks + server.engine.stats.num_cached_blocks
+    for is_streamed in (False, True):
+        response = server.chat(**with_picture(url), stream=is_streamed)
+        assert response.status_code == status
+        check_error(response.json(), param=response.json()["error"]["param"], code=code)
+    stats = server.engine.stats
+    assert stats.num_free_blocks + stats.num_cached_blocks == blocks
+
+
+def test_a_prompt_that_never_fits_says_the_numbers(server: TestServer) -> None:
+    response = server.chat(messages=[{"role": "user", "content": "word " * 3000}])
+    assert response.status_code == 400
+    message = check_error(
+        response.json(), param=response.json()["error"]["param"], code="context_length_exceeded"
+    )
+    assert "2047" in message or "2048" in message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"nonsense", b'{"messages": "\xff"}', b'{"messages": [{"role": "\\ud800"}]}', b"5"],
+)
+def test_a_body_that_is_no_request_is_refused(server: TestServer, body: bytes) -> None:
+    response = server.client.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_beyond_the_limit_is_refused(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MAX_BODY_BYTES", 10_000)
+    response = server.chat(messages=[{"role": "user", "content": "x" * 20_000}])
+    assert response.status_code == 413
+    assert "10000" in check_error(response.json(), param=None, code="body_too_large")
+
+
+def test_an_unknown_model_or_route_or_method_is_told(server: TestServer) -> None:
+    response = server.chat(model="gpt-9")
+    assert response.status_code == 404
+    assert "tapetum-mini" in check_error(response.json(), param="model", code="model_not_found")
+    missing = server.client.get("/v1/zebras")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    wrong = server.client.get("/v1/chat/completions")
+    assert (wrong.status_code, set(wrong.json())) == (405, {"error"})
+
+
+def test_the_official_client_raises_its_own_errors(server: TestServer) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        ask = client.chat.completions.create
+        with pytest.raises(openai.BadRequestError) as raised:
+            ask(model="default", messages=[{"role": "user", "content": "x"}], n=3)
+        assert (raised.value.param, raised.value.code) == ("n", "unsupported_parameter")
+        with pytest.raises(openai.NotFoundError):
+            ask(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+        server.script.fail_at = 1
+        with pytest.raises(openai.APIError, match="script fails"):
+            list(ask(model="default", messages=[{"role": "user", "content": "x"}], stream=True))
+
+
+def test_a_failure_before_the_answer_is_an_error_and_within_it_an_event(server: TestServer) -> None:
+    server.script.fail_at = 1
+    whole = server.chat()
+    assert whole.status_code == 500
+    check_error(whole.json(), param=None, code="engine_error", kind="server_error")
+    streamed = server.chat(stream=True)
+    events = [event.removeprefix("data: ") for event in streamed.text.split("\n\n") if event]
+    assert streamed.status_code == 200
+    assert json.loads(events[0])["choices"][0]["delta"]["role"] == "assistant"
+    check_error(json.loads(events[-2]), param=None, code="engine_error", kind="server_error")
+    assert events[-1] == "[DONE]"
+
+
+def test_keys_guard_the_api_but_not_the_probes() -> None:
+    with TestServer(Script("Hi"), ServerConfig(api_keys=("first", "sécond"))) as server:
+
+        def status(authorization: bytes | None) -> int:
+            headers = [] if authorization is None else [(b"authorization", authorization)]
+            return server.client.post("/v1/chat/completions", json=chat_body(), headers=headers).status_code
+
+        wrong = (None, b"", b"Bearer", b"Bearer firs", b"Bearer first2", b"Basic first", b"first")
+        assert [status(value) for value in wrong] == [401] * len(wrong)
+        assert status(b"Bearer first") == 200
+        assert status(b"bearer " + "sécond".encode()) == 200
+        refusal = server.client.get("/v1/models")
+        assert refusal.headers["www-authenticate"] == "Bearer"
+        check_error(refusal.json(), param=None, code="invalid_api_key", kind="authentication_error")
+        assert server.client.get("/health").status_code == 200
+        assert server.client.get("/metrics").status_code == 200
+
+
+def test_a_dead_engine_fails_its_clients_and_health() -> None:
+    with TestServer(Script("Hi")) as server:
+        assert server.client.get("/health").json()["status"] == "ok"
+        server.script.death = SystemExit("the machine is on fire")
+        response = server.chat()
+        assert response.status_code == 503
+        check_error(response.json(), param=None, code="engine_dead", kind="server_error")
+        assert response.headers["retry-after"] == "1"
+        assert eventually(lambda: server.client.get("/health").status_code == 503)
+        assert server.chat().status_code == 503
+
+
+def test_metrics_are_read_from_the_engine() -> None:
+    with TestServer(Script("Hello there")) as server:
+        picture = with_picture(png(84, 84))
+        answers = [server.chat(**picture).json() for _ in range(2)]
+        server.chat(max_tokens=1)
+        server.chat(**with_picture("data:,"))
+        response = server.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    families = {family.name: family for family in text_string_to_metric_families(response.text)}
+    samples = {
+        (
+            sample.name.removeprefix("tapetum:"),
+            *sorted(value for key, value in sample.labels.items() if key != "model_name"),
+        ): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    named = [sample.labels["model_name"] for family in families.values() for sample in family.samples]
+    assert set(named) == {"tapetum-mini"}
+    assert samples["request_success_total", "stop"] == 2
+    assert samples["request_success_total", "length"] == 1
+    usage = [answer["usage"] for answer in answers]
+    assert samples["generation_tokens_total",] == sum(each["completion_tokens"] for each in usage) + 1
+    assert samples["prompt_tokens_total",] > sum(each["prompt_tokens"] for each in usage)
+    assert samples["mm_cache_queries_total",] == 2
+    assert samples["prefix_cache_hits_total",] == usage[1]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert samples["rejections_total", "invalid_media"] == 1
+    assert samples["num_requests_running",] == samples["num_requests_waiting",] == 0
+    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds"):
+        assert families[f"tapetum:{name}"].type == "histogram"
+        assert samples[f"{name}_count",] == samples[f"{name}_bucket", "+Inf"] == 3
+        assert samples[f"{name}_sum",] > 0
+    for name in (
+        "kv_cache_usage_perc",
+        "num_preemptions_total",
+        "prefix_cache_queries_total",
+        "engine_heartbeat_seconds",
+    ):
+        assert (name,) in samples
+    assert {"tapetum:mm_cache_hits", "tapetum:vision_encode_seconds", "tapetum:kv_blocks"} <= set(families)
