@@ -212,7 +212,7 @@ def _grey_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
         return (levels.astype(np.uint16) >> 8).astype(np.uint8)
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    return np.rint((levels - low) * (255 / max(high - low, 1e-300))).astype(np.uint8)
+    return np.rint((levels - low) / max(high - low, 1e-300) * 255).astype(np.uint8)
 
 
 def _reason(error: Exception) -> str:

@@ -105,7 +105,7 @@ class Ingest:
             self._open[number] = ticket
             self._pool.submit(self._run, ticket)
             self._state.notify()
-        ticket.future.add_done_callback(lambda _: self._forget(number))
+        ticket.future.add_done_callback(lambda future: self._forget(number, future))
         return ticket.future
 
     def close(self) -> None:
@@ -137,7 +137,9 @@ class Ingest:
     def cached_bytes(self) -> int:
         return self._cache.num_bytes
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, future: Future[MediaItem]) -> None:
+        if future.cancelled():
+            future.set_running_or_notify_cancel()  # without it `concurrent.futures.wait` would not see the end
         with self._state:
             del self._open[number]
 
@@ -147,8 +149,10 @@ class Ingest:
                 if self._is_closed:
                     return
                 first = next(iter(self._open.values()), None)
-                wait_s = first.deadline - time.monotonic() if first else None
-                if first is None or (wait_s is not None and wait_s > 0):
+                if first is None:
+                    self._state.wait()
+                    continue
+                if (wait_s := first.deadline - time.monotonic()) > 0:
                     self._state.wait(wait_s)
                     continue
             first.deliver(

@@ -1,0 +1,146 @@
+"""Identity: any change of what the encoder sees changes the key, and fields cannot run into each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tapetum.core.media import Geometry
+from tapetum.media.keys import alias_key, digest, media_key
+from tapetum.processing.base import ProcessorOptions
+
+PARAMETERS = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
+GEOMETRY = Geometry(
+    kind="video",
+    original=(100, 50),
+    used=(56, 28),
+    frames=3,
+    grid_thw=(2, 2, 4),
+    num_tokens=4,
+    segments=(8, 8),
+    seconds_per_grid=1.0,
+)
+PATCHES = np.random.default_rng(1).integers(0, 256, (16, 1176), dtype=np.uint8)
+
+
+def key(patches=PATCHES, geometry=GEOMETRY, parameters=PARAMETERS, tenant="t") -> bytes:
+    return media_key(patches, geometry, parameters=parameters, tenant=tenant)
+
+
+def test_same_content_same_key():
+    assert len(key()) == 32
+    assert key(patches=PATCHES.copy()) == key()
+    assert key(patches=np.asfortranarray(PATCHES)) == key()
+    # How the used size came about does not matter.
+    assert key(geometry=replace(GEOMETRY, original=(1000, 500))) == key()
+
+
+def flipped(index: int) -> np.ndarray:
+    patches = PATCHES.copy()
+    patches.reshape(-1)[index] ^= 1
+    return patches
+
+
+MUTATIONS = {
+    "first pixel": {"patches": flipped(0)},
+    "last pixel": {"patches": flipped(-1)},
+    "kind": {"geometry": replace(GEOMETRY, kind="image")},
+    "turned size": {"geometry": replace(GEOMETRY, used=(28, 56))},
+    "width": {"geometry": replace(GEOMETRY, used=(84, 28))},
+    "height": {"geometry": replace(GEOMETRY, used=(56, 56))},
+    "frames": {"geometry": replace(GEOMETRY, frames=4)},
+    "seconds per grid": {"geometry": replace(GEOMETRY, seconds_per_grid=1.0000001)},
+    "tenant": {"tenant": "u"},
+    "no tenant": {"tenant": ""},
+    **{name: {"parameters": {**PARAMETERS, name: 7}} for name in PARAMETERS},
+}
+
+
+def test_every_field_counts():
+    keys = {name: key(**change) for name, change in MUTATIONS.items()}
+    assert len({key(), *keys.values()}) == len(MUTATIONS) + 1
+
+
+def test_parameters_are_told_apart_by_name():
+    assert key(parameters={"patch_size": 2, "merge_size": 14}) != key(
+        parameters={"patch_size": 14, "merge_size": 2}
+    )
+    assert key(parameters=dict(reversed(PARAMETERS.items()))) == key()
+
+
+fields = st.lists(
+    st.tuples(
+        st.text("abc", max_size=3),
+        st.one_of(st.binary(max_size=6), st.text(max_size=4), st.integers(-9, 9), st.floats(allow_nan=False)),
+    ),
+    max_size=4,
+)
+
+
+def canonical(pairs: list) -> list[tuple[str, bytes]]:
+    """What the digest is meant to tell apart: names, and the bytes of values."""
+    out = []
+    for name, value in pairs:
+        if isinstance(value, str):
+            value = value.encode("utf-8", "surrogatepass")
+        elif isinstance(value, int):
+            value = value.to_bytes(8, "big", signed=True)
+        elif isinstance(value, float):
+            value = np.array(value, ">f8").tobytes()
+        out.append((name, value))
+    return out
+
+
+@given(fields, fields)
+def test_unlike_fields_never_share_a_digest(one, other):
+    assert (digest(one) == digest(other)) == (canonical(one) == canonical(other))
+
+
+@given(st.lists(st.binary(max_size=5), min_size=2, max_size=5), st.integers(0, 4))
+def test_bytes_cannot_move_over_a_boundary(values, at):
+    """Same bytes in a row, cut elsewhere."""
+    at %= len(values) - 1
+    moved = list(values)
+    moved[at], moved[at + 1] = moved[at] + moved[at + 1][:1], moved[at + 1][1:]
+    same = moved == values
+    assert (digest(("f", value) for value in values) == digest(("f", value) for value in moved)) == same
+
+
+def test_a_name_is_not_a_value():
+    assert digest([("ab", b"c")]) != digest([("a", b"bc")])
+    assert digest([("a", b""), ("b", b"")]) != digest([("a", b"b")])
+
+
+def alias(loaded=(b"abc",), kind="image", options=None, tenant="t") -> bytes:
+    return alias_key(loaded, kind=kind, options=options or ProcessorOptions(), tenant=tenant)
+
+
+def test_aliases():
+    grey = Image.new("RGB", (4, 2), (5, 5, 5))
+    keys = [
+        alias(),
+        alias([b"abd"]),
+        alias([b"ab", b"c"]),
+        alias([b"abc", b""]),
+        alias([b"c", b"ab"]),
+        alias(kind="video"),
+        alias(tenant="u"),
+        alias(options=ProcessorOptions(max_pixels=5)),
+        alias(options=ProcessorOptions(min_pixels=5)),
+        alias(options=ProcessorOptions(fps=5)),
+        alias([grey]),
+        alias([grey.resize((2, 4))]),
+        alias([grey.tobytes()]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert alias([b"abc"]) == alias() and alias([grey.copy()]) == alias([grey])
+
+
+@pytest.mark.parametrize("tenant", ["", "t", "ü", "\udcff"])
+def test_any_tenant_name_works(tenant):
+    assert key(tenant=tenant) == key(tenant=tenant)
