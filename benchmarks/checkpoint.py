@@ -26,13 +26,23 @@ VOCABULARY = 151_936
 MAX_PIXELS = 12_845_056
 SHAPES: dict[str, dict[str, object]] = {
     "mini": {
-        "text": {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 2},
+        "text": {
+            "hidden_size": 512,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+        },
         "mlp": 2048,
         "mrope": [8, 12, 12],
         "vision": {"depth": 12, "embed_dim": 384, "num_heads": 6},
     },
     "2b": {
-        "text": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
+        "text": {
+            "hidden_size": 1536,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+        },
         "mlp": 8960,
         "mrope": [16, 24, 24],
         "vision": {"depth": 32, "embed_dim": 1280, "num_heads": 16},
@@ -46,7 +56,13 @@ def write_checkpoint(shape: str, directory: Path, seed: int = 1) -> Path:
     config = make_config(shape)
     save_file(make_weights(config, seed), directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=1))
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt"):
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "vocab.json",
+        "merges.txt",
+    ):
         shutil.copy(MODEL_DIR / name, directory / name)
     for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
         values = json.loads((MODEL_DIR / name).read_text())
@@ -115,7 +131,7 @@ def make_weights(config: dict[str, object], seed: int) -> dict[str, Tensor]:
     return tensors
 
 
-def make_vision_weights(vision: dict[str, int], draw) -> dict[str, Tensor]:  # noqa: ANN001
+def make_vision_weights(vision: dict[str, int], draw) -> dict[str, Tensor]:
     width, out = vision["embed_dim"], vision["hidden_size"]
     tensors = {"visual.patch_embed.proj.weight": draw(width, 3, 2, 14, 14)}
 
