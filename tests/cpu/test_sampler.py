@@ -161,8 +161,6 @@ class TestFilters:
         generator = torch.Generator().manual_seed(vocab_size)
         scores = torch.randn(len(SHAPES), vocab_size, generator=generator) * 3
         weights = weigh(scores, SHAPES)
-        assert not weights[:, vocab_size:].any()
-        weights = weights[:, :vocab_size]
         for row, shape in enumerate(SHAPES):
             expected = reference(shape, scores[row])
             assert torch.equal(weights[row] > 0, expected > -torch.inf), shape
@@ -214,7 +212,7 @@ class TestDraw:
 
     def test_the_last_number_never_falls_behind_the_last_kept_token(self) -> None:
         scores = torch.full((50, 1024), -torch.inf)
-        scores[:, 520:620] = torch.randn(50, 100)  # their sum in float32 is often above that in float64
+        scores[:, 520:620] = torch.randn(50, 100)
         shape = Shape(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         assert draw(scores, [shape] * 50, [1.0 - 2.0**-53] * 50).tolist() == [619] * 50
 

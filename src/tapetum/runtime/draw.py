@@ -1,8 +1,7 @@
 """Arithmetic of sampling: the best token of a row, or one at random under temperature, top-k, top-p and min-p.
 
-Pure functions of scores and numbers; what a request chose or put out so far is the sampler's. The vocabulary is
-looked at in blocks: on a CPU the maximum or sum of each block is many times cheaper than `argmax` or a running
-sum over all of it. No result of a row depends on the other rows.
+Pure functions of scores and numbers; what a request chose or put out so far is the sampler's. No result of a row
+depends on the other rows.
 
 R rows, V vocabulary.
 """
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 BROKEN = -1  # in place of a token id: the scores of the row are not finite
-_BLOCK = 512  # neighbouring tokens that are looked at together
+_BLOCK = 512  # neighbouring tokens: on a CPU the maximum of each block is much cheaper than `argmax` over all
 _NUCLEUS_WIDTH = 1024  # best scores looked at for top-p before the whole vocabulary is sorted
 _COLDEST = 1e-6  # below this temperature every draw is a best token, and 0 / 0 stays out
 
@@ -52,49 +51,37 @@ def draw(scores: Tensor, shapes: Sequence[Shape], numbers: Sequence[float]) -> T
     """Tokens [R] at random from float32 `scores` [R, V]; `numbers`, one a row from [0, 1), decide.
 
     A number picks the token at which the running sum of the weights, in the order of the vocabulary, passes that
-    share of their total. Running sums are in float64 and, unlike `sum`, the same bits for any number of rows.
+    share of their total.
     """
-    weights = weigh(scores, shapes)
-    sums = _block_sums(weights)
-    block, rest = _locate(sums, _column(numbers, scores, torch.float64) * _total(sums))
-    within = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)  # [R, _BLOCK]
-    place, _ = _locate(weights.gather(1, within), rest)
-    return (block * _BLOCK + place).squeeze(1)
+    passed = _running_sum(weigh(scores, shapes))
+    point = _column(numbers, scores, torch.float64) * passed[:, -1:]
+    tokens = torch.searchsorted(passed, point, right=True)
+    return tokens.clamp_max(scores.shape[1] - 1).squeeze(1)  # clamped where scores are NaN
 
 
 def weigh(scores: Tensor, shapes: Sequence[Shape]) -> Tensor:
-    """Probabilities up to a factor of float32 `scores` [R, V]; 0 for tokens that a filter removes.
-
-    V of the result is filled up to whole blocks with zeros.
-    """
-    scores = torch.nn.functional.pad(scores, (0, -scores.shape[1] % _BLOCK), value=-torch.inf)
+    """Probabilities up to a factor, of float32 `scores` [R, V]; 0 for tokens that a filter removes."""
     temperature = _column([max(shape.temperature, _COLDEST) for shape in shapes], scores)
     scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # the best score is 0
-    return _weights(scores, _lowest_kept(scores, shapes))
+    floor = _lowest_kept(scores, shapes)
+    return scores.exp() if floor is None else _exp_from(scores, floor)
 
 
-def _locate(weights: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the running sum of `weights` [R, W] passes `point` [R, 1]: the index, and how far into it."""
-    passed = weights.cumsum(-1, dtype=torch.float64)
-    end = passed[:, -1:]
-    point = point.minimum(end.nextafter(torch.zeros_like(end)))  # below the end: never on a weight of zero
-    index = torch.searchsorted(passed, point, right=True).clamp_max(weights.shape[1] - 1)  # clamped if NaN
-    start = passed.gather(1, (index - 1).clamp_min(0)).where(index > 0, 0.0)
-    return index, point - start
-
-
-def _lowest_kept(scores: Tensor, shapes: Sequence[Shape]) -> Tensor:
-    """The score [R, 1] at and above which tokens stay; the best score is 0.
+def _lowest_kept(scores: Tensor, shapes: Sequence[Shape]) -> Tensor | None:
+    """The score [R, 1] at and above which tokens stay, None for all of them; the best score is 0.
 
     Top-k, top-p and min-p each keep the tokens from some score upwards, equal scores included.
     """
-    floor = _column([-torch.inf] * len(shapes), scores)
+    floor: Tensor | None = None
     limits = [shape.top_k if shape.top_k < scores.shape[1] else 0 for shape in shapes]
     if any(limits):
         floor = _top_k(scores, limits)
     if any(shape.top_p < 1.0 for shape in shapes):
-        floor = floor.maximum(_top_p(scores, floor, [shape.top_p for shape in shapes]))
-    return floor.maximum(_column([shape.min_p for shape in shapes], scores).log())
+        floor = _top_p(scores, floor, [shape.top_p for shape in shapes])
+    if any(shape.min_p for shape in shapes):
+        least = _column([shape.min_p for shape in shapes], scores).log()
+        floor = least if floor is None else floor.maximum(least)
+    return floor
 
 
 def _top_k(scores: Tensor, limits: Sequence[int]) -> Tensor:
@@ -104,34 +91,33 @@ def _top_k(scores: Tensor, limits: Sequence[int]) -> Tensor:
     return best.gather(1, (k - 1).clamp_min(0)).where(k > 0, -torch.inf)
 
 
-def _top_p(scores: Tensor, floor: Tensor, shares: Sequence[float]) -> Tensor:
-    """The lowest score [R, 1] of the fewest best tokens that hold a share of the weight above `floor`.
+def _top_p(scores: Tensor, floor: Tensor | None, shares: Sequence[float]) -> Tensor:
+    """`floor` raised to the lowest score [R, 1] of the fewest best tokens that hold a share of the weight above it.
 
-    -inf where the share is 1. The vocabulary is sorted only if its best part does not hold enough.
+    The vocabulary is sorted only if its best part does not hold enough.
     """
+    if floor is None:
+        floor = _column([-torch.inf] * len(shares), scores)
     top_p = _column(shares, scores, torch.float64)
     is_limited = top_p < 1.0
-    wanted = top_p * _total(_block_sums(_weights(scores, floor)))
+    wanted = top_p * _running_sum(_exp_from(scores, floor))[:, -1:]
     best = scores.topk(min(_NUCLEUS_WIDTH, scores.shape[1])).values
-    held = best.exp().cumsum(-1, dtype=torch.float64)
+    held = _running_sum(best.exp())
     if ((held[:, -1:] < wanted) & is_limited).any():
         best = scores.sort(-1, descending=True).values
-        held = best.exp().cumsum(-1, dtype=torch.float64)
+        held = _running_sum(best.exp())
     last = (held < wanted).sum(-1, keepdim=True).clamp_max(best.shape[1] - 1)  # its token reaches the share
-    return best.gather(1, last).where(is_limited, -torch.inf)
+    return torch.where(is_limited, floor.maximum(best.gather(1, last)), floor)
 
 
-def _weights(scores: Tensor, floor: Tensor) -> Tensor:
-    """Exponentials [R, V] of the scores at and above `floor` [R, 1], 0 below."""
+def _exp_from(scores: Tensor, floor: Tensor) -> Tensor:
+    """Exponentials of the scores [R, V] at and above `floor` [R, 1], 0 below."""
     return scores.exp() * (scores >= floor).float()
 
 
-def _block_sums(weights: Tensor) -> Tensor:
-    return weights.reshape(len(weights), -1, _BLOCK).sum(-1)  # [R, blocks]
-
-
-def _total(sums: Tensor) -> Tensor:
-    return sums.cumsum(-1, dtype=torch.float64)[:, -1:]  # [R, 1]
+def _running_sum(weights: Tensor) -> Tensor:
+    """[R, V] in float64 and, unlike the end of `sum`, the same bits for any number of rows."""
+    return weights.cumsum(-1, dtype=torch.float64)
 
 
 def _column(values: Sequence[float], like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
