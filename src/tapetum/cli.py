@@ -1,0 +1,205 @@
+"""The command line: `tapetum run`, `tapetum serve`, `tapetum evaluate`.
+
+Owns commands, what they print, and exit codes: 2 for what the user can correct, 1 for the rest. Each command
+imports its world when it runs, so `--help` is quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tapetum import __version__
+from tapetum.core.config import EngineConfig, ServerConfig
+from tapetum.core.errors import ConfigError, RequestError, TapetumError
+from tapetum.flags import COUNT, DTYPE, engine_config, engine_flags, model_option, option
+
+if TYPE_CHECKING:
+    from tapetum.core.request import SamplingParams
+    from tapetum.engine.generation import Generation
+    from tapetum.engine.output import Delta
+
+_SERVER = ServerConfig()
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; a typed error is one line and an exit code, not a traceback."""
+        try:
+            return super().invoke(ctx)
+        except TapetumError as error:
+            click.echo(f"tapetum: {error.message}", err=True)
+            ctx.exit(2 if isinstance(error, (RequestError, ConfigError)) else 1)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(__version__, prog_name="tapetum")
+def main() -> None:
+    """Vision-language inference that computes every picture once.
+
+    Every flag --some-flag may also be set as TAPETUM_SOME_FLAG.
+    """
+
+
+@main.command()
+@click.argument("words", nargs=-1, required=True, metavar="[MODEL] FILE... QUESTION")
+@engine_flags
+@click.option("--max-tokens", type=COUNT, help="Longest answer; default: what the model says.")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), help="0 is greedy; default: what the model says."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def run(
+    words: tuple[str, ...],
+    max_tokens: int | None,
+    temperature: float | None,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Ask a question about pictures.
+
+    A first argument that is a directory with a config.json is the model. The answer goes to standard output as it is
+    made, tokens and seconds to standard error.
+    """
+    import asyncio
+
+    from tapetum.core.request import SamplingParams
+
+    logging.basicConfig(level=logging.WARNING, format="tapetum: %(message)s")
+    model, files, question = _split_words(words, options)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    asyncio.run(_ask(engine_config(model, options), files, question, sampling, as_json=as_json))
+
+
+@main.command()
+@click.argument("model_argument", required=False, metavar="[MODEL]")
+@option("--host", "host", default=_SERVER.host, show_default=True, help="Address to listen on.")
+@option(
+    "--port",
+    "port",
+    type=click.IntRange(0, 65535),
+    default=_SERVER.port,
+    show_default=True,
+    help="0 = any.",
+)
+@option(
+    "--api-key", "api_keys", multiple=True, help="Key that clients must send; may be given several times."
+)
+@option(
+    "--served-model-name",
+    "served_model_names",
+    multiple=True,
+    help="What clients call the model; may be given several times.",
+)
+@engine_flags
+def serve(
+    model_argument: str | None, host: str, port: int, api_keys: tuple[str, ...], **options: object
+) -> None:
+    """Answer OpenAI's chat API over HTTP."""
+    from tapetum.server.run import serve as run_server
+
+    if not all(api_keys):
+        raise ConfigError("--api-key is empty; give a key or leave the flag out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    config = engine_config(_one_model(model_argument, options), options)
+    run_server(config, ServerConfig(host=host, port=port, api_keys=api_keys))
+
+
+@main.command()
+@click.argument("model_argument", required=False, metavar="[MODEL]")
+@model_option
+@option("--dtype", "dtype", type=DTYPE, default="auto", show_default=True, help="Type of the weights.")
+@click.option("--n", type=COUNT, default=100, show_default=True, help="Questions of each task.")
+@click.option(
+    "--tasks", help="Names with commas between; default: all that the bundled model was trained on."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False), help="Write figures and wrong answers here."
+)
+def evaluate(
+    model_argument: str | None,
+    dtype: str,
+    n: int,
+    tasks: str | None,
+    json_path: str | None,
+    **options: object,
+) -> None:
+    """Measure how often a model answers drawn questions exactly."""
+    from tapetum.evaluate import TASKS
+    from tapetum.evaluate import run as run_evaluation
+
+    names = TASKS if tasks is None else tuple(name.strip() for name in tasks.split(","))
+    run_evaluation(_one_model(model_argument, options), n, names, dtype, json_path)
+
+
+def _one_model(argument: str | None, options: dict[str, object]) -> str | None:
+    """The model, named as an argument or by --model; takes it out of the options."""
+    named = options.pop("model")
+    if argument is not None and named is not None and argument != named:
+        raise click.UsageError(f"two models are named, {argument} and {named}; name one")
+    return str(argument or named) if argument or named else None
+
+
+def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str | None, list[Path], str]:
+    """Model, files and question."""
+    *names, question = words
+    is_model = (
+        bool(names) and options["model"] is None and os.path.isfile(os.path.join(names[0], "config.json"))
+    )
+    model = _one_model(names.pop(0) if is_model else None, options)
+    for name in names:
+        if not os.path.isfile(name):
+            raise click.UsageError(f"{name} is not a file; name pictures first, then the question in quotes")
+    if os.path.isfile(question):
+        raise click.UsageError(f"{question} is a file; put the question behind it, in quotes")
+    return model, [Path(name) for name in names], question
+
+
+async def _ask(
+    config: EngineConfig, files: Sequence[Path], question: str, sampling: SamplingParams, *, as_json: bool
+) -> None:
+    from tapetum.core.chat import ChatInput, MediaPart, Message
+    from tapetum.engine.output import Delta
+    from tapetum.engine.service import AsyncEngine
+
+    pictures = tuple(MediaPart(kind="image", source=file, is_trusted=True) for file in files)
+    chat = ChatInput(messages=(Message(role="user", content=(*pictures, question)),))
+    async with AsyncEngine(config) as engine:
+        started_s = time.perf_counter()
+        generation = await engine.submit(chat, sampling)
+        answer = Delta()
+        async for delta in generation:
+            answer = answer.then(delta)
+            if not as_json:
+                click.echo(delta.text, nl=False)
+        seconds = time.perf_counter() - started_s
+    if as_json:
+        click.echo(_as_json(engine.model_names[0], generation, answer, seconds))
+    else:
+        click.echo()
+        click.echo(f"{len(answer.tokens)} tokens in {seconds:.2f} s", err=True)
+
+
+def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) -> str:
+    report = {
+        "model": model,
+        "answer": answer.text,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": len(generation.prompt.token_ids),
+        "completion_tokens": len(answer.tokens),
+        "seconds": round(seconds, 4),
+        "media": [asdict(media) for media in generation.media],
+        "timing": asdict(generation.timing),
+    }
+    return json.dumps(report, ensure_ascii=False)
