@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,15 +13,17 @@ from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, SampledToken, StepResult
+from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.output import Delta
 from tapetum.engine.prompts import Terms
+from tests.scripted import ScriptedExecutor
 
 EOS = 1012
 STEP_S = 0.01
+BLOCK_SIZE = 16
 
 
 class Clock:
@@ -31,63 +34,51 @@ class Clock:
         return self.now
 
 
-class SpeakingExecutor:
-    """Answers every request with the token ids of `answers`, then the end of sequence, and checks its plans.
+class SpeakingExecutor(ScriptedExecutor):
+    """The strict scripted device, which answers each request with its tokens of `answers`, then the end of sequence.
 
-    `faults` maps a request id or a media key to what is raised when it is executed; `late_faults` raise once the
-    rest of the plan has been executed too.
+    `faults` maps a request id or a media key to what is raised in place of executing it; `late_faults` raise once
+    the requests of the plan have come and gone, as a device does that fails in the middle.
     """
 
     def __init__(self, answers: Callable[[str], Iterable[int]], clock: Clock | None = None) -> None:
+        super().__init__(BLOCK_SIZE, script=self._say)
         self.answers = answers
         self.clock = clock
-        self.requests: dict[str, Request] = {}
-        self.features: set[bytes] = set()
         self.faults: dict[str | bytes, BaseException] = {}
         self.late_faults: dict[str | bytes, BaseException] = {}
         self.forget_fault: BaseException | None = None
-        self.plans: list[BatchPlan] = []
+        self._prompt_lengths: dict[str, int] = {}
 
     def execute(self, plan: BatchPlan) -> StepResult:
-        self.plans.append(plan)
         if plan.released and self.forget_fault:
             raise self.forget_fault
-        for request_id in plan.released:
-            self.requests.pop(request_id, None)
-        self.features.difference_update(plan.dropped_features)
-        for request in plan.admitted:
-            assert request.request_id not in self.requests, "admitted twice"
-            self.requests[request.request_id] = request
         names = [job.item.key for job in plan.encodes] + [row.request_id for row in plan.rows]
-        self._raise(self.faults, names)
-        self.features.update(job.item.key for job in plan.encodes)
-        tokens = {row.request_id: self._token(row) for row in plan.rows if self._check(row).has_sample}
-        self._raise(self.late_faults, names)
+        _raise_any(self.faults, names)
+        plan = replace(plan, released=tuple(name for name in plan.released if name in self.request_ids))
+        self._prompt_lengths |= {request.request_id: request.num_prompt_tokens for request in plan.admitted}
+        if not self.late_faults.keys().isdisjoint(names):
+            super().execute(replace(plan, rows=(), encodes=()))
+            _raise_any(self.late_faults, names)
+        result = super().execute(plan)
         if self.clock:
             self.clock.now += STEP_S
-        return StepResult(
-            step=plan.step,
-            tokens=tokens,
+        return replace(
+            result,
             encode_s=STEP_S / 2 if plan.encodes else 0.0,
             forward_s=STEP_S / 2 if plan.rows else 0.0,
         )
 
-    def _raise(self, faults, names):
-        for name in names:
-            if name in faults:
-                raise faults[name]
+    def _say(self, request_id: str, position: int) -> int:
+        answer = tuple(self.answers(request_id))
+        index = position - self._prompt_lengths[request_id]
+        return answer[index] if index < len(answer) else EOS
 
-    def _check(self, row):
-        for span in self.requests[row.request_id].prompt.spans:
-            is_touched = span.start < row.end and row.start < span.end
-            assert not is_touched or span.key in self.features, "row before its picture"
-        return row
 
-    def _token(self, row) -> SampledToken:
-        request = self.requests[row.request_id]
-        answer = tuple(self.answers(request.request_id))
-        index = row.end - request.num_prompt_tokens
-        return SampledToken(token_id=answer[index] if index < len(answer) else EOS)
+def _raise_any(faults: Mapping[str | bytes, BaseException], names: Iterable[str | bytes]) -> None:
+    for name in names:
+        if name in faults:
+            raise faults[name]
 
 
 @cache
@@ -107,7 +98,7 @@ def facts(num_blocks: int = 256, max_model_len: int = 2048) -> ModelFacts:
         vocab_size=1024,
         max_model_len=max_model_len,
         num_blocks=num_blocks,
-        block_size=16,
+        block_size=BLOCK_SIZE,
         kv_bytes_per_token=64,
         feature_bytes_per_token=64,
         weights_fingerprint=b"weights",
@@ -192,8 +183,8 @@ def assert_at_rest(engine: Engine, executor: SpeakingExecutor) -> None:
     stats = engine.stats
     assert (stats.num_running, stats.num_waiting, stats.num_held_blocks) == (0, 0, 0)
     assert stats.num_free_blocks + stats.num_cached_blocks == engine.facts.num_blocks
-    assert executor.requests == {}
+    assert executor.request_ids == frozenset()
     items = (job.item for plan in executor.plans for job in plan.encodes)
     sizes = {item.key: item.geometry.num_tokens for item in items}
-    resident = sum(sizes[key] for key in executor.features)
+    resident = sum(sizes[key] for key in executor.feature_keys)
     assert stats.feature_bytes == resident * engine.facts.feature_bytes_per_token

@@ -150,7 +150,7 @@ def test_abort_at_every_step_leaks_nothing_and_leaves_the_neighbour_alone():
         engine.abort("victim")
         listener.hear(engine.step())
         assert "victim" not in listener.running
-        assert "victim" not in executor.requests
+        assert "victim" not in executor.request_ids
         run_to_end(engine, listener)
         assert listener.whole["victim"].finish_reason == ("stop" if is_over else "abort")
         assert listener.whole["neighbour"].text == "some words to say"

@@ -76,25 +76,15 @@ class Engine:
 
     def step(self) -> dict[str, Delta]:
         """One turn of the loop: the news of every request that has any."""
-        news = self._take_inbox()
+        news = self.take_inbox()
         plan = self._scheduler.schedule(self.clock())
         result = self._execute(plan)
         now = self.clock()
         self._tell(news, self._scheduler.commit(plan, result, now), now)
         return news
 
-    def abort_all(self) -> dict[str, Delta]:
-        """End every request, those in the inbox too."""
-        news = self._take_inbox()
-        now = self.clock()
-        self._tell(news, self._scheduler.close(now), now)
-        return news
-
-    def close(self) -> None:
-        """End the media workers."""
-        self._ingest.close()
-
-    def _take_inbox(self) -> dict[str, Delta]:
+    def take_inbox(self) -> dict[str, Delta]:
+        """Admit, refuse and abort; `step` begins with it, a loop may tell its news before the step is done."""
         news: dict[str, Delta] = {}
         while self._inbox:
             entry = self._inbox.popleft()
@@ -104,6 +94,17 @@ class Engine:
             elif event := self._scheduler.abort(entry, now):
                 self._tell(news, (event,), now)
         return news
+
+    def abort_all(self) -> dict[str, Delta]:
+        """End every request, those in the inbox too."""
+        news = self.take_inbox()
+        now = self.clock()
+        self._tell(news, self._scheduler.close(now), now)
+        return news
+
+    def close(self) -> None:
+        """End the media workers."""
+        self._ingest.close()
 
     def _admit(self, request: Request, now: float) -> Delta:
         try:

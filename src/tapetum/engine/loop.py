@@ -37,6 +37,7 @@ class EngineLoop:
         self._changed = threading.Condition()
         self._last_beat_s = engine.clock()
         self._stop_by_s: float | None = None  # set when stopping: drain until then
+        self._is_dead = False
         self._thread = threading.Thread(target=self._run, name="tapetum-engine", daemon=True)
 
     def start(self) -> None:
@@ -64,15 +65,16 @@ class EngineLoop:
 
     @property
     def is_healthy(self) -> bool:
-        return self._thread.is_alive() and self.heartbeat_age_s < _MAX_STEP_S
+        return self._thread.is_alive() and not self._is_dead and self.heartbeat_age_s < _MAX_STEP_S
 
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                if news := self._engine.step():
-                    self._on_news(news)
-            self._on_news(self._engine.abort_all())
+                self._tell(self._engine.take_inbox())
+                self._tell(self._engine.step())
+            self._tell(self._engine.abort_all())
         except BaseException as error:
+            self._is_dead = True
             _log.exception("the engine loop has ended")
             self._on_death(
                 EngineDead(f"the engine loop has ended: {type(error).__name__}: {error}; restart the engine")
@@ -90,6 +92,10 @@ class EngineLoop:
                 if self._engine.has_work:
                     return True
                 self._changed.wait(_BEAT_S)
+
+    def _tell(self, news: Mapping[str, Delta]) -> None:
+        if news:
+            self._on_news(news)
 
     def _notify(self) -> None:
         with self._changed:

@@ -23,7 +23,7 @@ from tapetum.processing.base import Processor, ProcessorOptions
 _SIDES = (56, 112, 224, 336, 448)  # of synthetic pictures, in pixels
 _CHUNKS = (16, 64, 128, 256)  # of synthetic prefill, one behind the other
 _DECODES = (1, 4, 16)  # rows at a time, behind the whole prompt
-_BUDGET_S = 0.4  # for encodes, and again for rows
+_BUDGET_S = 0.3  # for encodes, for chunks and for decodes each
 _GROWTH = 5  # a size takes at most so many times as long as the one before
 
 
@@ -59,7 +59,8 @@ def profile(
     try:
         probe.measure({"encodes": (EncodeJob(item=item),)} for item in items)
         probe.execute({"admitted": requests})
-        probe.measure({"rows": rows} for rows in _rows(requests, facts.block_size, config))
+        probe.measure({"rows": (row,)} for row in _chunks(requests[0], facts.block_size, config))
+        probe.measure({"rows": rows} for rows in _decodes(requests, facts.block_size))
     finally:
         names = tuple(request.request_id for request in requests)
         probe.execute({"released": names, "dropped_features": tuple(item.key for item in items)})
@@ -99,13 +100,17 @@ _Parts = dict[str, object]  # fields of a BatchPlan
 
 
 def _items(processor: Processor, max_tokens: int) -> tuple[MediaItem, ...]:
-    items = []
-    for side in _SIDES:
-        geometry = processor.geometry("image", side, side, options=ProcessorOptions())
-        if geometry.num_tokens <= max_tokens:
-            patches = processor.patches([np.zeros((side, side, 3), np.uint8)], geometry)
-            items.append(MediaItem(key=f"profile {side}".encode(), geometry=geometry, patches=patches))
-    return tuple(items)
+    """Grey squares of growing size; small ones may come out alike, since a model has a smallest size."""
+    geometries = (processor.geometry("image", side, side, options=ProcessorOptions()) for side in _SIDES)
+    by_size = {geometry.used: geometry for geometry in geometries if geometry.num_tokens <= max_tokens}
+    return tuple(
+        MediaItem(
+            key=f"profile {width}x{height}".encode(),
+            geometry=geometry,
+            patches=processor.patches([np.full((height, width, 3), 128, np.uint8)], geometry),
+        )
+        for (width, height), geometry in by_size.items()
+    )
 
 
 def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> tuple[Request, ...]:
@@ -128,17 +133,21 @@ def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> 
     )
 
 
-def _rows(requests: tuple[Request, ...], block_size: int, config: EngineConfig) -> Iterator[tuple[Row, ...]]:
-    """Chunks of the first request, then decodes at the end of the prompt. All of them share its blocks."""
-    length = requests[0].num_prompt_tokens
+def _chunks(request: Request, block_size: int, config: EngineConfig) -> Iterator[Row]:
     start = 0
     for chunk in _CHUNKS:
-        if start + chunk < length and chunk <= config.schedule.max_num_batched_tokens:
-            yield (_row(requests[0], start, chunk, block_size),)
+        if start + chunk < request.num_prompt_tokens and chunk <= config.schedule.max_num_batched_tokens:
+            yield _row(request, start, chunk, block_size)
             start += chunk
+
+
+def _decodes(requests: tuple[Request, ...], block_size: int) -> Iterator[tuple[Row, ...]]:
+    """Rows at the end of the prompt. All requests share the blocks of the first."""
     for width in _DECODES:
         if width <= len(requests):
-            yield tuple(_row(request, length - 1, 1, block_size) for request in requests[:width])
+            yield tuple(
+                _row(request, request.num_prompt_tokens - 1, 1, block_size) for request in requests[:width]
+            )
 
 
 def _row(request: Request, start: int, length: int, block_size: int) -> Row:
