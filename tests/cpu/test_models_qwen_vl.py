@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -236,10 +237,34 @@ def test_the_name_table_covers_the_bundled_model() -> None:
     ],
 )
 def test_a_wrong_config_is_named(tmp_path: Path, edit: dict, message: str) -> None:
-    import json
-
     directory = write_checkpoint(tmp_path / "model", "qwen2_vl")
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | edit))
     with pytest.raises(CheckpointError, match=message):
         load(directory)
+
+
+def test_normalisation_comes_from_the_file_that_processors_read(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "qwen2_vl")
+    assert read_config(directory)[2].image_mean == MEAN
+    (directory / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
+    )
+    assert read_config(directory)[2].image_mean == (0.5, 0.5, 0.5)
+    joint = {"image_processor": {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}}
+    (directory / "processor_config.json").write_text(json.dumps(joint))
+    assert read_config(directory)[2].image_std == (0.2, 0.2, 0.2)
+    (directory / "processor_config.json").write_text(json.dumps({"image_processor": {"image_mean": 1}}))
+    with pytest.raises(CheckpointError, match="lists of equal length"):
+        read_config(directory)
+
+
+def test_config_keys_that_nobody_reads_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = write_checkpoint(tmp_path / "model", "qwen2_5_vl")
+    read_config(directory)
+    assert not caplog.records
+    config = json.loads((directory / "config.json").read_text())
+    config["text_config"]["attention_sinks"] = 4
+    (directory / "config.json").write_text(json.dumps(config))
+    read_config(directory)
+    assert "attention_sinks" in caplog.text

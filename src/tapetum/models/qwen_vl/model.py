@@ -151,9 +151,14 @@ def _read_vision(
 
 
 def _read_normalisation(directory: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    path = directory / "preprocessor_config.json"
-    values = read_json(path) if path.exists() else {}
+    """Mean and deviation of each channel, from the joint processor file or the one for pictures."""
+    joint = _read_if_there(directory / "processor_config.json").get("image_processor")
+    values = joint if isinstance(joint, dict) else _read_if_there(directory / "preprocessor_config.json")
     mean, std = values.get("image_mean", MEAN), values.get("image_std", STD)
     if not isinstance(mean, (list, tuple)) or not isinstance(std, (list, tuple)) or len(mean) != len(std):
-        raise CheckpointError(f"{path}: image_mean and image_std must be lists of equal length")
+        raise CheckpointError(f"{directory}: image_mean and image_std must be lists of equal length")
     return tuple(map(float, mean)), tuple(map(float, std))
+
+
+def _read_if_there(path: Path) -> dict[str, object]:
+    return read_json(path) if path.exists() else {}
