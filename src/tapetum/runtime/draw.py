@@ -55,8 +55,7 @@ def draw(scores: Tensor, shapes: Sequence[Shape], numbers: Sequence[float]) -> T
     """
     passed = _running_sum(weigh(scores, shapes))
     point = _column(numbers, scores, torch.float64) * passed[:, -1:]
-    tokens = torch.searchsorted(passed, point, right=True)
-    return tokens.clamp_max(scores.shape[1] - 1).squeeze(1)  # clamped where scores are NaN
+    return torch.searchsorted(passed, point, right=True).squeeze(1)
 
 
 def weigh(scores: Tensor, shapes: Sequence[Shape]) -> Tensor:
