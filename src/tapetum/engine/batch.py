@@ -34,9 +34,8 @@ def run_batch(
     try:
         while not batch.is_over:
             batch.advance()
-    except TapetumError:
-        batch.abandon()
-        raise
+    finally:  # also when the user interrupts
+        batch.clear()
     return batch.outputs
 
 
@@ -98,8 +97,8 @@ class _Batch:
             if self._engine.has_work:
                 self._read(self._engine.step())
 
-    def abandon(self) -> None:
-        """Free what the batch holds in the engine and on the pool."""
+    def clear(self) -> None:
+        """Give up what has not ended, and step until the executor has forgotten everything."""
         for _, future in self._building:
             future.cancel()
         for request_id in self._running:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel
-from tapetum.core.errors import TapetumError
+from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Executor, StepResult, TokenEvent
 from tapetum.core.request import Request
@@ -78,7 +78,12 @@ class Engine:
         """One turn of the loop: the news of every request that has any."""
         news = self.take_inbox()
         plan = self._scheduler.schedule(self.clock())
-        result = self._execute(plan)
+        try:
+            result = self._execute(plan)
+        except BaseException:  # an interrupt, or a device that is lost: end what was in the step, and say so
+            now = self.clock()
+            self._tell(news, self._scheduler.commit(plan, _lost(plan), now), now)
+            raise
         now = self.clock()
         self._tell(news, self._scheduler.commit(plan, result, now), now)
         return news
@@ -151,3 +156,13 @@ class Engine:
                 self.meters.first_token(event.stats)
         if event.finish_reason is not None and event.stats is not None:
             self.meters.finished(event.stats, has_tokens=answer.last_token_s is not None)
+
+
+def _lost(plan: BatchPlan) -> StepResult:
+    """The result of a step that was broken off: everything in it has failed."""
+    error = EngineError("the step was broken off; send the request again")
+    return StepResult(
+        step=plan.step,
+        failed={row.request_id: error for row in plan.rows},
+        failed_features={job.item.key: error for job in plan.encodes},
+    )

@@ -1,0 +1,318 @@
+"""LLM with the bundled model: what it answers, that no way of computing changes it, lists, and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tapetum import LLM, AsyncEngine, SamplingParams
+from tapetum.assets import SAMPLES_DIR
+from tapetum.core.errors import EngineError, InvalidParameter, MediaError, PromptTooLong
+from tapetum.engine import batch
+from tapetum.engine.inputs import chat_input
+
+SAMPLES = json.loads((SAMPLES_DIR / "samples.json").read_text())
+OK = [sample for sample in SAMPLES if sample["image"].startswith("ok-")]
+EXACT = {"dtype": "float32", "threads": 1, "kv_cache_bytes": 64 << 20}
+
+
+def user(*content) -> dict[str, object]:
+    parts = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+        for part in content
+    ]
+    return {"role": "user", "content": parts}
+
+
+def path(number: int):
+    return SAMPLES_DIR / SAMPLES[number]["image"]
+
+
+def crop(number: int, box: tuple[int, int, int, int]) -> Image.Image:
+    return Image.open(path(number)).convert("RGB").crop(box)
+
+
+CLIP = {"type": "video", "video": [crop(9, (0, 0, 112, 112)).rotate(turn) for turn in (0, 20, 40, 60)]}
+CHATS = [
+    [user(path(0), SAMPLES[0]["question"])],
+    [user("Hello, who are you?")],
+    [user(path(2), path(6), "What do both say?")],
+    [
+        user(path(8), SAMPLES[8]["question"]),
+        {"role": "assistant", "content": "I see."},
+        user("And the rest?"),
+    ],
+    [{"role": "user", "content": [CLIP, {"type": "text", "text": "What happens?"}]}],
+    [user(crop(3, (0, 0, 160, 20)), "Read the line.")],
+    [user(path(2), path(6), "What do both say?"), {"role": "assistant", "content": "No."}, user("Why?")],
+    [user(crop(4, (20, 20, 62, 62)), "List the colours of the things that you see, one after the other.")],
+]
+LONG_GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(**EXACT) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    """Every chat answered by itself, nothing reused, nothing cut."""
+    with LLM(**EXACT, enable_prefix_caching=False, max_num_batched_tokens=4096) as llm:
+        return [llm.chat(chat, LONG_GREEDY)[0].outputs[0].text for chat in CHATS]
+
+
+@pytest.fixture(autouse=True)
+def everything_is_given_back(llm):
+    yield
+    assert_at_rest(llm)
+
+
+def assert_at_rest(llm: LLM) -> None:
+    engine = llm._engine
+    stats = engine.stats
+    assert (stats.num_running, stats.num_waiting, stats.num_held_blocks) == (0, 0, 0)
+    assert stats.num_free_blocks + stats.num_cached_blocks == engine.facts.num_blocks
+    assert engine._executor.num_requests == 0
+    tokens = stats.feature_bytes // engine.facts.feature_bytes_per_token
+    assert sum(len(engine._executor._features.get(key)) for key in engine._executor.feature_keys) == tokens
+
+
+def texts(outputs) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+def test_the_samples_are_answered_as_expected(llm):
+    outputs = llm.chat([[user(SAMPLES_DIR / sample["image"], sample["question"])] for sample in OK])
+    assert texts(outputs) == [sample["expected"] for sample in OK]
+    assert {output.outputs[0].finish_reason for output in outputs} == {"stop"}
+
+
+def test_among_neighbours_as_alone(llm, alone):
+    assert len(set(alone)) == len(alone), "the chats were meant to be unlike"
+    assert texts(llm.chat(CHATS, LONG_GREEDY)) == alone
+
+
+def test_from_the_cache_as_computed(llm, alone):
+    llm.chat(CHATS, LONG_GREEDY)
+    again = llm.chat(CHATS, LONG_GREEDY)
+    assert texts(again) == alone
+    for output in again:
+        assert output.num_cached_tokens > len(output.prompt_token_ids) - 32
+    assert {report.cache for output in again for report in output.media} <= {"prefix", "device"}
+    assert again[0].media[0].cache == "prefix"
+
+
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_in_chunks_as_whole(alone, size, has_cache):
+    with LLM(**EXACT, max_num_batched_tokens=size, enable_prefix_caching=has_cache) as llm:
+        assert texts(llm.chat(CHATS, LONG_GREEDY)) == alone
+        assert_at_rest(llm)
+
+
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_preempted_as_not(alone, has_cache):
+    options = EXACT | {"kv_cache_bytes": 24 * 16 * 6144, "max_model_len": 384}
+    with LLM(**options, enable_prefix_caching=has_cache) as llm:
+        assert llm.facts.num_blocks == 24
+        assert texts(llm.chat(CHATS, LONG_GREEDY)) == alone
+        assert llm._engine.stats.num_preemptions > 0
+        assert_at_rest(llm)
+
+
+async def test_streamed_as_joined(alone):
+    async with AsyncEngine(**EXACT) as engine:
+
+        async def read(chat) -> tuple[str, int]:
+            deltas = [delta async for delta in await engine.submit(chat_input(chat), LONG_GREEDY)]
+            return "".join(delta.text for delta in deltas), len(deltas)
+
+        streamed = await asyncio.gather(*map(read, CHATS))
+    assert [text for text, _ in streamed] == alone
+    assert min(count for _, count in streamed) > 10
+
+
+def test_a_seed_gives_the_same_draw_among_neighbours(llm):
+    drawn = SamplingParams(temperature=1.0, seed=7, max_tokens=24, ignore_eos=True)
+    chat = [user(path(8), "Tell me a story.")]
+    [one] = texts(llm.chat(chat, drawn))
+    others = [SamplingParams(temperature=1.0, max_tokens=30)] * len(CHATS)
+    assert texts(llm.chat([*CHATS, chat], [*others, drawn]))[-1] == one
+    assert texts(llm.chat(chat, replace(drawn, seed=8))) != [one]
+
+
+def test_a_picture_in_any_form_gives_the_same_answer(llm):
+    picture = Image.open(path(0)).convert("RGB")
+    data = path(0).read_bytes()
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    forms = [path(0), str(path(0)), data, picture, np.asarray(picture)]
+    parts = [{"type": "image", "image": form} for form in forms]
+    parts.append({"type": "image_url", "image_url": {"url": url}})
+    question = {"type": "text", "text": SAMPLES[0]["question"]}
+    outputs = llm.chat([[{"role": "user", "content": [part, question]}] for part in parts])
+    assert texts(outputs) == [SAMPLES[0]["expected"]] * len(parts)
+    assert len({output.prompt_token_ids for output in outputs}) == 1
+
+
+def test_generate_takes_strings_and_dicts(llm):
+    prompt = (
+        f"<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{SAMPLES[0]['question']}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    [chat] = llm.chat([user(path(0), SAMPLES[0]["question"])])
+    outputs = llm.generate([{"prompt": prompt, "images": [path(0)]}, "The"], SamplingParams(max_tokens=8))
+    assert outputs[0].prompt_token_ids == chat.prompt_token_ids
+    assert outputs[0].outputs[0].text == SAMPLES[0]["expected"]
+    assert [output.prompt for output in outputs] == [prompt, "The"]
+    assert chat.prompt is None
+    assert llm.generate("The", SamplingParams(max_tokens=8))[0].outputs[0] == outputs[1].outputs[0]
+
+
+def test_lists_keep_their_order_whatever_ends_first(llm):
+    lengths = [9, 1, 30, 2, 17, 4]
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+    outputs = llm.chat([[user(f"Count to {length}")] for length in lengths], params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == lengths
+    assert llm.chat([]) == []
+
+
+def test_a_long_list_is_built_ahead_in_bounds(monkeypatch):
+    monkeypatch.setattr(batch, "_MAX_PATCHES", 600)
+    most = 0
+    hand_in = batch._Batch._hand_in
+
+    def watch(self):
+        nonlocal most
+        most = max(most, self._num_patches)
+        hand_in(self)
+
+    monkeypatch.setattr(batch._Batch, "_hand_in", watch)
+    chats = [[user(SAMPLES_DIR / sample["image"], sample["question"])] for sample in OK * 3]
+    with LLM(**EXACT, max_num_seqs=2) as llm:
+        assert texts(llm.chat(chats, use_tqdm=False)) == [sample["expected"] for sample in OK * 3]
+    assert 600 <= most < 600 + batch._MAX_BUILDS * 256
+
+
+def test_an_interrupt_leaves_an_llm_that_works(llm, monkeypatch):
+    executor = llm._engine._executor
+    execute = executor.execute
+    num_steps = 0
+
+    def interrupted(plan):
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 5:
+            raise KeyboardInterrupt
+        return execute(plan)
+
+    monkeypatch.setattr(executor, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.chat(CHATS, LONG_GREEDY)
+    assert_at_rest(llm)
+    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == [SAMPLES[0]["expected"]]
+
+
+def test_a_failing_request_ends_the_batch_with_its_place(llm, monkeypatch):
+    executor = llm._engine._executor
+    execute = executor.execute
+
+    def faulty(plan):
+        if any(row.request_id == "prompt-2" and row.start > 20 for row in plan.rows):
+            raise ValueError("bad luck")
+        return execute(plan)
+
+    monkeypatch.setattr(executor, "execute", faulty)
+    with pytest.raises(EngineError, match=r"^prompts\[2\]: .*bad luck"):
+        llm.chat(CHATS, LONG_GREEDY)
+    assert_at_rest(llm)
+
+
+def test_the_bar_is_for_long_lists(llm, capsys):
+    one = SamplingParams(max_tokens=1)
+    llm.generate(["a"] * 15, one)
+    assert capsys.readouterr().err == ""
+    llm.generate(["a"] * 16, one)
+    assert "16/16" in capsys.readouterr().err
+    llm.generate(["a"] * 16, one, use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_logprobs_name_the_candidates(llm):
+    [output] = llm.generate("The", SamplingParams(max_tokens=3, logprobs=2, ignore_eos=True))
+    completion = output.outputs[0]
+    assert len(completion.logprobs) == 3
+    for token_id, candidates in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert next(iter(candidates)) == token_id
+        assert [candidate.rank for candidate in candidates.values()] == [1, 2]
+        assert (
+            candidates[token_id].logprob == max(candidate.logprob for candidate in candidates.values()) <= 0
+        )
+        assert candidates[token_id].decoded_token == llm._engine.tokenizer.decode((token_id,), False)
+    assert llm.generate("The", SamplingParams(max_tokens=1))[0].outputs[0].logprobs is None
+
+
+def test_times_add_up(llm):
+    [output] = llm.chat(
+        [user(crop(10, (0, 0, 150, 90)), "What is it?")], SamplingParams(max_tokens=6, ignore_eos=True)
+    )
+    timing = output.timing
+    parts = timing.fetch_s + timing.decode_s + timing.queue_s + timing.encode_s + timing.prefill_s
+    assert 0 < timing.encode_s < timing.ttft_s
+    assert 0.5 * timing.ttft_s < parts <= timing.ttft_s
+    assert timing.decode_tokens_s > 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (7, InvalidParameter),
+        ({"text": "x"}, InvalidParameter),
+        ({"prompt": 3}, InvalidParameter),
+        ({"prompt": "x", "images": path(0)}, InvalidParameter),
+        ({"prompt": "x", "images": [path(0)]}, InvalidParameter),
+        ({"prompt": "<|image_pad|>", "images": [b"no picture"]}, MediaError),
+        ({"prompt": "<|image_pad|>", "images": [path(0).read_bytes()[:2000]]}, MediaError),
+        ({"prompt": "<|video_pad|>", "videos": [[]]}, MediaError),
+        ("", InvalidParameter),
+        ("word " * 3000, PromptTooLong),
+    ],
+    ids=["number", "key", "prompt type", "no list", "no place", "junk", "cut", "no frames", "empty", "long"],
+)
+def test_a_bad_prompt_is_named_and_nothing_has_run(llm, bad, error):
+    before = llm._engine.stats
+    with pytest.raises(error, match=r"^prompts\[2\]: "):
+        llm.generate(["a", "b", bad, "c"])
+    assert llm._engine.stats == before
+    with pytest.raises(error, match=r"^(?!prompts\[)"):
+        llm.generate([bad])
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "hello",
+        [user("x"), 3],
+        [{"content": "x"}],
+        [{"role": "user", "content": 3}],
+        [{"role": "user", "content": [{"type": "audio", "audio": b""}]}],
+        [{"role": "user", "content": [{"type": "image"}]}],
+        [{"role": "user", "content": [3]}],
+    ],
+)
+def test_messages_of_another_shape_are_refused(llm, messages):
+    with pytest.raises(InvalidParameter) as caught:
+        llm.chat(messages)
+    assert caught.value.param == "messages"
+
+
+def test_sampling_params_come_one_for_each_or_one_for_all(llm):
+    with pytest.raises(InvalidParameter, match="2 entries for 3 prompts"):
+        llm.generate(["a", "b", "c"], [SamplingParams()] * 2)
