@@ -175,9 +175,9 @@ class TestFilters:
             assert torch.equal(weigh(scores[row : row + 1], [shape])[0], together[row]), shape
 
     def test_a_share_of_nearly_one_adds_nothing_to_top_k(self) -> None:
-        scores = torch.randn(100, 600)
-        shape = Shape(temperature=1.0, top_k=50, top_p=1.0 - 2.0**-53, min_p=0.0)
-        assert ((weigh(scores, [shape] * 100) > 0).sum(-1) == 50).all()
+        scores = torch.randn(30, 4000) * 6  # a wide range, so that the order of a sum shows in its last bits
+        shape = Shape(temperature=1.0, top_k=3000, top_p=1.0 - 2.0**-53, min_p=0.0)
+        assert (weigh(scores, [shape] * 30) > 0).sum(-1).max() == 3000
 
     def test_top_p_looks_past_the_best_tokens_of_a_flat_distribution(self) -> None:
         scores = torch.randn(2, 5000) * 0.01
