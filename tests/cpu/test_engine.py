@@ -312,6 +312,12 @@ def test_observe_reads_a_step_as_the_cost_model_means_it():
     ]
 
 
+def test_every_step_teaches_the_cost_model():
+    engine, _, _ = one("some words", content=("Look ", picture(1)))
+    assert engine.stats.step_error_ratio != 1.0
+    assert engine.stats.encode_error_ratio != 1.0
+
+
 def files_item():
     engine = engine_with(SpeakingExecutor(lambda _: (), Clock()))
     return request_for(engine, "x", (picture(1),)).prompt.spans[0].item
