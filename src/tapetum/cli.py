@@ -200,6 +200,6 @@ def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) 
         "completion_tokens": len(answer.tokens),
         "seconds": round(seconds, 4),
         "media": [asdict(media) for media in generation.media],
-        "timing": asdict(generation.timing),
+        "timing": {name: round(value, 6) for name, value in asdict(generation.timing).items()},
     }
     return json.dumps(report, ensure_ascii=False)

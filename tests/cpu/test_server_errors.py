@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import json
+import threading
 from collections.abc import Iterator
 
+import httpx2
 import openai
 import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from tapetum.core.config import ServerConfig
+from tapetum.engine.service import AsyncEngine
 from tapetum.server import app
-from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
+from tapetum.server.app import build_app
+from tests.cpu.server_kit import Script, TestServer, chat_body, eventually, files
 
 
 def png(width: int, height: int) -> str:
@@ -288,6 +292,39 @@ def test_a_dead_engine_fails_its_clients_and_health() -> None:
         assert response.headers["retry-after"] == "1"
         assert eventually(lambda: server.client.get("/health").status_code == 503)
         assert server.chat().status_code == 503
+
+
+async def test_before_the_model_is_loaded_health_and_chat_say_come_back() -> None:
+    engine = AsyncEngine()  # never started
+    transport = httpx2.ASGITransport(build_app(engine, files().tokenizer, ServerConfig()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+        for response in (
+            await client.get("/health"),
+            await client.get("/v1/models"),
+            await client.get("/metrics"),
+            await client.post("/v1/chat/completions", json=chat_body()),
+        ):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            check_error(response.json(), param=None, code="capacity", kind="server_error")
+    await engine.stop()
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_answer_that_the_server_cuts_off_is_an_error(server: TestServer, is_streamed: bool) -> None:
+    server.script.step_s = 0.005
+    server.script.seen.clear()
+    replies: list[httpx2.Response] = []
+    fields = {"stream": is_streamed, "ignore_eos": True, "max_tokens": 1500}
+    asking = threading.Thread(target=lambda: replies.append(server.chat(**fields)))
+    asking.start()
+    assert eventually(lambda: bool(server.script.seen))
+    server.engine.abort(server.script.seen[0].request_id)  # as the shutdown does
+    asking.join(10)
+    server.script.step_s = 0.0
+    (reply,) = replies
+    body = reply.text.split("\n\n")[-3].removeprefix("data: ") if is_streamed else reply.text
+    assert reply.status_code == (200 if is_streamed else 503)
+    check_error(json.loads(body), param=None, code="capacity", kind="server_error")
 
 
 def test_metrics_are_read_from_the_engine() -> None:

@@ -204,6 +204,11 @@ def test_client_arguments_cannot_replace_the_messages() -> None:
         BUNDLED.render(chat("hi", messages=[]))
     with pytest.raises(TemplateError, match="not plain data"):
         BUNDLED.render(chat("hi", thing=object()))
+    nested: list[object] = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(TemplateError, match="recursion"):
+        BUNDLED.render(chat("hi", thing=nested))
 
 
 def test_no_messages_are_refused() -> None:

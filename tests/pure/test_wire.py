@@ -63,6 +63,13 @@ def test_any_bytes_are_a_request_error(body: bytes) -> None:
         parse_chat(body)
 
 
+@pytest.mark.parametrize("name", ["zebra", "chat_template_kwargs", "tools"])
+def test_a_body_nested_too_deeply_is_a_request_error(name: str) -> None:
+    deep = '{"a": ' * 50_000 + "1" + "}" * 50_000
+    with pytest.raises(RequestError, match="nested too deeply"):
+        parse_chat(f'{{"messages": [{{"role": "user", "content": "x"}}], "{name}": {deep}}}'.encode())
+
+
 def test_a_request_without_media_options_is_never_trusted() -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "image", "image": "/etc/passwd"}]}]}
     (message,) = chat_input_of(parse_chat(json.dumps(body).encode())).messages

@@ -143,6 +143,8 @@ def parse_chat(body: bytes) -> ChatRequest:
         unserved = msgspec.structs.asdict(_decode_unserved(body))
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply; flatten it") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is no JSON object: {error}") from error
     for name, value in unserved.items():

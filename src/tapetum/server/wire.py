@@ -49,7 +49,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class Queue(Struct, frozen=True):
-    """Where a request stands when it is taken: how many wait for their turn, itself among them."""
+    """How many others waited for their turn when the request came."""
 
     waiting: int
 

@@ -84,19 +84,11 @@ class ChatTemplate:
 
     def _run(self, chat: ChatInput, disguise: Disguise) -> str:
         """The rendered text, still hidden. Stops when the template writes too much or for too long."""
-        variables = {
-            **self._names,
-            **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
-            "messages": [_as_data(message, disguise) for message in chat.messages],
-            "add_generation_prompt": chat.add_generation_prompt,
-            "tools": None,
-            "documents": None,
-        }
         deadline_s = self._clock() + MAX_RENDER_S
         pieces: list[str] = []
         num_chars = 0
         try:
-            for piece in self._template.generate(variables):
+            for piece in self._template.generate(self._variables(chat, disguise)):
                 pieces.append(piece)
                 num_chars += len(piece)
                 if num_chars > MAX_PROMPT_CHARS:
@@ -115,6 +107,16 @@ class ChatTemplate:
                 f"the chat template refuses these messages: {reason}", param="messages"
             ) from error
         return "".join(pieces)
+
+    def _variables(self, chat: ChatInput, disguise: Disguise) -> dict[str, object]:
+        return {
+            **self._names,
+            **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
+            "messages": [_as_data(message, disguise) for message in chat.messages],
+            "add_generation_prompt": chat.add_generation_prompt,
+            "tools": None,
+            "documents": None,
+        }
 
 
 def split_prompt(tokenizer: Tokenizer, text: str) -> list[Segment]:
