@@ -29,7 +29,7 @@ test: $(DEV)
 	$(PYTEST) -m "not slow and not gpu" tests/pure tests/cpu
 
 test-all: $(DEV)
-	$(PYTEST) --timeout 3600 tests
+	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 3600 tests
 
 check: $(DEV)
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ The pictures and questions come from samples.json beside them; the model was not
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -34,7 +35,7 @@ def main() -> int:
         seconds = time.perf_counter() - started
         answer = output.outputs[0]
         num_visual = sum(report.visual_tokens for report in output.media)
-        print(f"picture   {picture}")
+        print(f"picture   {os.path.relpath(picture)}")
         print(f"question  {question}")
         print(f"answer    {answer.text}")
         print(
