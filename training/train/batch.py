@@ -19,7 +19,7 @@ from training.generator.labels import NUM_TRAITS, SLOTS, Labels, label
 from training.network import Watch
 from training.patches import clip_patches, still_patches
 from training.tokenizer import Tokenizer
-from training.train.pack import COMMON, Mode, Packed, PackOptions, pack
+from training.train.pack import SHARED, Mode, Packed, PackOptions, pack
 from training.train.printed import PrintedText
 from training.train.schedule import MIXTURE, StepPlan
 
@@ -173,12 +173,12 @@ def _collate(packed: list[Packed], dtype: torch.dtype) -> Conversation:
 
 
 def _may_look(one: Packed, length: int) -> np.ndarray:
-    """[S, S]: back in the same branch, and at the common part; talk sees of that only what precedes the pictures."""
+    """[S, S]: back in the same branch, and at the shared part; talk sees of that only what precedes the pictures."""
     index = np.arange(length)
     branches = np.array(one.branches + [_PADDING] * (length - len(one.branches)))
     is_same = branches[:, None] == branches[None]
-    sees_common = (branches[None] == COMMON) & ((branches[:, None] >= 0) | (index[None] < one.num_open))
-    return (index[None] <= index[:, None]) & (is_same | sees_common)
+    sees_shared = (branches[None] == SHARED) & ((branches[:, None] >= 0) | (index[None] < one.num_open))
+    return (index[None] <= index[:, None]) & (is_same | sees_shared)
 
 
 def _watch(looks: list[list[tuple[int, int, int]]], every: int) -> tuple[Watch | None, Tensor | None]:

@@ -1,6 +1,6 @@
 """One sample as one sequence: its pictures once, then all its questions as branches beside each other.
 
-Each branch sees the common part and itself only, at the positions it would have alone, so that the loss is that of
+Each branch sees the shared part and itself only, at the positions it would have alone, so that the loss is that of
 separate conversations. The loss counts answers only.
 """
 
@@ -17,10 +17,10 @@ from training.generator import Question, Sample
 from training.tokenizer import Tokenizer
 from training.train.printed import NOWHERE, PRINTED, Offsets, Place, PrintedText
 
-COMMON = 0  # branch that all others see
+SHARED = 0  # branch that all others see
 _WEIGHT_OF_TURN = 6  # tokens of the template around a question and its answer, about
 
-# plain: pictures first, every question its own branch. follow: the first question and answer are common, the others
+# plain: pictures first, every question its own branch. follow: the first question and answer are shared, the others
 # are second turns. question_first: as follow, with that question before the pictures.
 Mode = Literal["plain", "follow", "question_first"]
 
@@ -106,8 +106,8 @@ class _Packer:
     def _open(self, system_prompt: str | None) -> None:
         ids = self.tokenizer.ids
         if system_prompt:
-            self.packed.append(self.start + ids("system\n" + system_prompt) + self.end + ids("\n"), COMMON)
-        self.packed.append(self.user, COMMON)
+            self.packed.append(self.start + ids("system\n" + system_prompt) + self.end + ids("\n"), SHARED)
+        self.packed.append(self.user, SHARED)
         self.packed.num_open = len(self.packed.token_ids)
 
     def _pictures(self) -> None:
@@ -117,35 +117,35 @@ class _Packer:
         count = len(self.sample.images)
         placeholder = special["<|video_pad|>" if is_clip else "<|image_pad|>"]
         for depth in [count // 2] if is_clip else [1] * count:  # two frames of a clip are one step of time
-            packed.append((special["<|vision_start|>"],), COMMON)
+            packed.append((special["<|vision_start|>"],), SHARED)
             first = packed.next_position
             for time in range(depth):
                 size = width * height
                 packed.visual.extend(range(len(packed.token_ids), len(packed.token_ids) + size))
                 packed.token_ids.extend([placeholder] * size)
-                packed.branches.extend([COMMON] * size)
+                packed.branches.extend([SHARED] * size)
                 packed.position_ids.extend(
                     (first + time, first + cell // width, first + cell % width) for cell in range(size)
                 )
-            packed.append((special["<|vision_end|>"],), COMMON, first + max(width, height, depth))
+            packed.append((special["<|vision_end|>"],), SHARED, first + max(width, height, depth))
 
     def _first_turn(self, question: Question, mode: Mode) -> int:
-        """A question and its answer as common part; returns about how many tokens they are."""
+        """A question and its answer as shared part; returns about how many tokens they are."""
         text, encoding = self._vary(question.text)
         if mode == "question_first":
-            self._question(text, encoding, COMMON, None)
+            self._question(text, encoding, SHARED, None)
             self._pictures()
         else:
             self._pictures()
-            self._question(text, encoding, COMMON, None)
-        self.packed.append(self.reply, COMMON)
+            self._question(text, encoding, SHARED, None)
+        self.packed.append(self.reply, SHARED)
         name = "question_first" if mode == "question_first" else self.sample.task
-        self._answer(question, text, self.tokenizer.encode(question.answer), COMMON, name)
+        self._answer(question, text, self.tokenizer.encode(question.answer), SHARED, name)
         return len(encoding.ids) + len(question.answer) // 2
 
     def _branches(self, questions: list[Question], used: int, options: PackOptions) -> None:
         packed = self.packed
-        first, branch, can_follow = packed.next_position, COMMON, False
+        first, branch, can_follow = packed.next_position, SHARED, False
         for question in questions:
             text, encoding = self._vary(question.text)
             answer = self.tokenizer.encode(question.answer)
