@@ -12,6 +12,11 @@ import openai
 import pytest
 
 from tapetum.assets import SAMPLES_DIR
+from tapetum.core.request import Prompt, Request, SamplingParams
+from tapetum.engine.generation import Generation
+from tapetum.engine.output import Delta
+from tapetum.server.reply import Reply
+from tapetum.server.schema import ChatMessage, ChatRequest
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually, files
 
 ANSWER = "Total: 12.50 €\nTax: 2.00 🙂 done"
@@ -297,6 +302,25 @@ def test_a_reader_that_stops_reading_stops_nobody_else(server: TestServer) -> No
         for _ in range(3):
             assert server.chat(max_tokens=5).status_code == 200
     assert eventually(lambda: server.is_at_rest)
+
+
+async def test_a_stream_closed_between_two_events_cancels_its_request_once() -> None:
+    prompt = Prompt(token_ids=(1, 2), spans=(), position_ids=None, position_delta=0)
+    request = Request(
+        request_id="a", prompt=prompt, sampling=SamplingParams(), max_tokens=9, stop_token_ids=frozenset()
+    )
+    asked = ChatRequest(messages=[ChatMessage(role="user", content="x")])
+    tokenizer = files().tokenizer
+    cancelled: list[str] = []
+    for ending, expected in ((Delta(text="some"), ["a"]), (Delta(text="all", finish_reason="stop"), [])):
+        generation = Generation(request, prepared_s=0.0, tokenizer=tokenizer, cancel=cancelled.append)
+        generation.put(ending)
+        events = Reply(generation, asked, model="m", tokenizer=tokenizer).events(0)
+        assert b'"role":"assistant"' in await anext(events)
+        assert ending.text.encode() in await anext(events)
+        await events.aclose()
+        assert cancelled == expected
+        cancelled.clear()
 
 
 def test_many_clients_at_once_get_their_own_answers(server: TestServer) -> None:
