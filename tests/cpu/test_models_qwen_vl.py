@@ -246,7 +246,7 @@ def test_a_wrong_config_is_named(tmp_path: Path, edit: dict, message: str) -> No
 
 def test_normalisation_comes_from_the_file_that_processors_read(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "qwen2_vl")
-    assert read_config(directory)[2].image_mean == MEAN
+    assert read_config(directory)[2].image_mean == pytest.approx(MEAN)
     (directory / "preprocessor_config.json").write_text(
         json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
     )
