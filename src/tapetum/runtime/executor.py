@@ -18,7 +18,7 @@ from tapetum.models.config import read_json
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook
-from tapetum.runtime.memory import kv_bytes_per_token, plan_blocks
+from tapetum.runtime.memory import plan_blocks, token_bytes
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
@@ -119,7 +119,7 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
         max_model_len=max_model_len,
         num_blocks=plan_blocks(spec, max_model_len, config),
         block_size=config.cache.block_size,
-        kv_bytes_per_token=kv_bytes_per_token(spec),
+        kv_bytes_per_token=token_bytes(spec),
         feature_bytes_per_token=spec.hidden_size * dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + facts_salt(dtype),
         encoder_fingerprint=model.encoder_fingerprint + facts_salt(dtype),

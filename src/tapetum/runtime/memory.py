@@ -8,20 +8,22 @@ import torch
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError
+from tapetum.core.model import kv_bytes_per_token
 from tapetum.models.base import ModelSpec
 
 HOST_SHARE = 0.4  # of the free host memory, when no size is given
 HOST_LIMIT = 4 * 1024**3
 
 
-def kv_bytes_per_token(spec: ModelSpec) -> int:
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
+def token_bytes(spec: ModelSpec) -> int:
+    """KV bytes of one token of this model."""
+    return kv_bytes_per_token(spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.dtype.itemsize)
 
 
 def plan_blocks(spec: ModelSpec, max_model_len: int, config: EngineConfig) -> int:
     """Number of KV blocks: the given size, or what is free, never more than all rows could use at once."""
     size = config.cache.block_size
-    block_bytes = kv_bytes_per_token(spec) * size
+    block_bytes = token_bytes(spec) * size
     longest = -(-max_model_len // size)
     useful = longest * config.schedule.max_num_seqs
     if config.cache.kv_cache_bytes is not None:
