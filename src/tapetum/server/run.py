@@ -71,7 +71,7 @@ async def _serve(engine: AsyncEngine, tokenizer: Tokenizer, config: ServerConfig
 
 
 async def _signal() -> None:
-    """Wait for SIGINT or SIGTERM once; after that they do what they do by default."""
+    """Wait for SIGINT or SIGTERM once; after that either ends the process."""
     loop = asyncio.get_running_loop()
     came = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,6 +81,7 @@ async def _signal() -> None:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: Python's own way would unwind every task first
 
 
 def _listen(config: ServerConfig) -> socket.socket:
