@@ -24,6 +24,7 @@ from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.runtime.draw import Shape, argmax, draw, weigh
 from tapetum.runtime.sampler import Sampler
+from tests.cpu.test_device_neutral import OneDevice
 
 PICTURE = MediaItem(
     key=bytes(32),
@@ -454,3 +455,21 @@ class TestBrokenLogits:
         logits[:, 800] = 0.0
         sampler = sampler_of(request("a"), request("b", temperature=1.0, top_k=3, top_p=0.5))
         assert token_ids(sampler.sample(logits, ["a", "b"])) == [800, 800]
+
+
+def test_everything_happens_on_the_device_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meta device stands in for a GPU; what has to come to the host there is made up."""
+    monkeypatch.setattr(Tensor, "__bool__", lambda self: True)
+    monkeypatch.setattr(Tensor, "tolist", lambda self: [7] * len(self))
+    sampler = sampler_of(
+        request("greedy", prompt=(1, 2), presence_penalty=1.0),
+        request(
+            "random", prompt=(3,), temperature=1.0, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=2.0
+        ),
+        request("plain"),
+    )
+    for _ in range(2):
+        with OneDevice():
+            logits = torch.empty(3, 700, dtype=torch.bfloat16, device="meta")
+            outcomes = sampler.sample(logits, ["greedy", "random", "plain"])
+    assert outcomes == [SampledToken(token_id=7)] * 3
