@@ -78,6 +78,15 @@ def test_fit_follows_a_machine_that_changes() -> None:
     assert cost.step_seconds(8, 8000, 100, 5e4) == pytest.approx(slower(8, 8000, 100, 5e4), rel=0.05)
 
 
+def test_times_that_fall_with_the_work_are_read_as_constant() -> None:
+    """The best line through them slopes down; clipping its slope would leave it far too high."""
+    cost = CostModel()
+    for _ in range(50):
+        cost.observe_step(1, 0, 0, 0.0, 0.020)
+        cost.observe_step(10, 0, 0, 0.0, 0.010)
+    assert 0.010 < cost.step_seconds(1, 0) <= cost.step_seconds(10, 0) < 0.015
+
+
 def test_error_ratio_tells_wrong_predictions() -> None:
     cost = CostModel()
     assert cost.step_error_ratio == cost.encode_error_ratio == 1.0

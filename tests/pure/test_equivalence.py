@@ -26,7 +26,9 @@ def _requests() -> list[Request]:
         [1, 2, p, 3, 4, 5],
         [*range(50, 90), p],
     ]
-    return [make_request(f"r{index}", parts, max_tokens=5 + index) for index, parts in enumerate(segments)]
+    return [
+        make_request(f"r{index}", parts, max_tokens=8 + 4 * index) for index, parts in enumerate(segments)
+    ]
 
 
 def _answers(stage: Stage) -> dict[str, list[int]]:

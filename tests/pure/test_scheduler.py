@@ -129,6 +129,27 @@ def test_a_picture_partly_in_the_cached_prefix_needs_its_features() -> None:
     assert stage.firsts["c"].stats.media_sources == ("miss",)
 
 
+def test_a_picture_told_as_prefix_is_told_as_miss_when_it_was_encoded_for_a_later_place() -> None:
+    stage = Stage(feature_tokens=8)
+    picture = make_item("p", 8)
+    stage.add(make_request("a", [picture, 3]))
+    stage.drain()
+    stage.add(make_request("b", [make_item("q", 8), 3]))
+    stage.drain()
+    stage.add(make_request("c", [picture, 4, picture, 5]))
+    stage.drain()
+    assert stage.ends["c"].stats.num_cached_tokens == 8
+    assert stage.ends["c"].stats.media_sources == ("miss", "miss")
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    stage = Stage(is_caching=False)
+    for name in "ab":
+        stage.add(make_request(name, range(12), max_tokens=1))
+        assert stage.step().rows[0].start == 0
+    assert stage.scheduler.stats().num_cached_blocks == 0
+
+
 def test_resident_features_are_reused_at_another_place() -> None:
     stage = Stage()
     picture = make_item("p", 6)
@@ -238,6 +259,33 @@ def test_preemption_takes_the_last_in_rank_and_keeps_its_output() -> None:
     stage.assert_clean()
 
 
+def test_admission_leaves_a_block_to_each_who_runs() -> None:
+    """3 blocks are free when the second could start; it would have to give them back four steps later."""
+    stage = Stage(num_blocks=5)
+    stage.add(_text("a", 8, max_tokens=5), _text("b", 12, max_tokens=5))
+    stage.drain()
+    assert stage.scheduler.stats().num_preemptions == 0
+    assert stage.reasons() == {"a": "length", "b": "length"}
+
+
+def test_a_request_preempted_within_a_picture_gets_its_features_again() -> None:
+    """They are evicted for a request that comes before it."""
+    stage = Stage(num_blocks=8, feature_tokens=12, max_num_batched_tokens=2)
+    stage.add(_text("a", 8, max_tokens=12))
+    while not stage.tokens["a"]:
+        stage.step()
+    picture = make_item("p", 12)
+    stage.add(make_request("b", [1, 2, 3, picture], max_tokens=2))
+    while not stage.scheduler.stats().num_preemptions:
+        stage.step()
+    assert 3 < stage.executor.computed["b"] < 15 and stage.scheduler._visual.num_pinned == 0
+    stage.add(make_request("c", [make_item("q", 8), 9], max_tokens=2, priority=-1))
+    stage.drain()
+    assert stage.executor.encoded[picture.key] == 2
+    assert stage.reasons() == {"a": "length", "b": "length", "c": "length"}
+    assert stage.tokens["b"] == _expected("b", 15, 2)
+
+
 def test_priority_decides_who_is_admitted_and_who_gives_way() -> None:
     stage = Stage(max_num_seqs=1)
     stage.add(_text("low", priority=1), _text("standard"), _text("high", priority=-1))
@@ -339,6 +387,26 @@ def test_deadlines_end_waiting_and_running_requests() -> None:
     stage.assert_clean()
 
 
+def test_a_deadline_belongs_to_one_use_of_an_id() -> None:
+    stage = Stage()
+    stage.add(_text("a", deadline_s=5.0))
+    stage.tell([stage.scheduler.abort("a", stage.now)])
+    stage.add(_text("a", max_tokens=20))
+    stage.drain()
+    assert stage.reasons() == {"a": "length"}
+
+
+def test_close_tells_what_was_decided_but_not_yet_told() -> None:
+    stage = Stage()
+    stage.add(_text("late", deadline_s=1.0), _text("b"))
+    stage.scheduler.schedule(2.0)
+    events = stage.scheduler.close(2.0)
+    assert [(event.request_id, event.finish_reason) for event in events] == [
+        ("late", "error"),
+        ("b", "abort"),
+    ]
+
+
 def test_a_deadline_that_ends_all_there_is_still_tells() -> None:
     stage = Stage()
     stage.add(_text("a", deadline_s=1.0))
@@ -365,7 +433,8 @@ def test_refusals_name_value_limit_and_remedy() -> None:
         with pytest.raises(error, match=message):
             stage.scheduler.add(request, 0.0)
     assert not stage.scheduler.has_work
-    stage.add(_text("fits", 18, max_tokens=3), _text("b"))
+    Stage(max_model_len=30).add(_text("whole", 28, max_tokens=2))
+    stage.add(_text("fits", 18, max_tokens=3), _text("b"))  # 21 tokens, the last of which is never computed
     with pytest.raises(Overloaded, match="2 requests wait, limit 2"):
         stage.add(_text("c"))
     stage.drain()

@@ -26,8 +26,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     """The model knows the whole answer of every request beforehand: tokens depend on id and position alone."""
 
     @initialize(
-        num_blocks=st.sampled_from([12, 16, 40]),
-        max_num_seqs=st.sampled_from([1, 3, 8]),
+        num_blocks=st.sampled_from([10, 13, 40]),
+        max_num_seqs=st.sampled_from([2, 5, 8]),
         tokens=st.sampled_from([3, 16, 100]),
         encoder=st.sampled_from([3, 20]),
         features=st.sampled_from([9, 14, 50]),
@@ -56,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             itl_target_ms=itl_target_ms,
             schedule=schedule,
         )
+        self.limits = (max_num_seqs, tokens, encoder)
         self.requests: dict[str, Request] = {}
         self.refused = 0
         self.in_flight: BatchPlan | None = None
@@ -66,11 +67,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self._live()) < MAX_LIVE)
     @rule(
         segments=SEGMENTS,
-        max_tokens=st.integers(1, 12),
+        max_tokens=st.integers(1, 30),
         priority=st.integers(-1, 1),
         tenant=st.sampled_from(["", "x"]),
         has_stop=st.booleans(),
-        patience=st.sampled_from([None, None, 4.0]),
+        patience=st.sampled_from([None, None, None, 12.0]),
     )
     def add(
         self,
@@ -88,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens=max_tokens,
             priority=priority,
             tenant=tenant,
-            stop_token_ids=range(0, 1000, 5) if has_stop else (),
+            stop_token_ids=range(0, 1000, 20) if has_stop else (),
             arrival_s=self.stage.now,
             deadline_s=None if patience is None else self.stage.now + patience,
         )
@@ -96,7 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.stage.add(request)
         except TapetumError:
             self.refused += 1
-            assert request.num_prompt_tokens + max_tokens > 12 * SIZE
+            assert request.num_prompt_tokens + max_tokens > 10 * SIZE
             return
         self.requests[name] = request
 
@@ -106,6 +107,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler = self.stage.scheduler
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
+        max_rows, max_tokens, max_visual = self.limits
+        encodes = [job.item.geometry.num_tokens for job in self.in_flight.encodes]
+        assert len(self.in_flight.rows) <= max_rows
+        assert sum(row.length for row in self.in_flight.rows) <= max_tokens
+        assert sum(encodes) <= max_visual or len(encodes) == 1
+        decoding = {name for name, end in self.stage.firsts.items() if name in self._live()}
+        left_out = decoding - {row.request_id for row in self.in_flight.rows}
+        assert len(left_out) <= scheduler.num_waiting + len(scheduler._news)  # preempted or out of time
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()
@@ -114,31 +123,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.stage.finish_step(plan)
 
     @precondition(lambda self: self.in_flight is None)
-    @rule(count=st.integers(1, 6))
+    @rule(count=st.integers(1, 10))
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.schedule()
             self.commit()
 
     @precondition(_live)
-    @rule(data=st.data(), is_finish=st.booleans())
-    def end(self, data: st.DataObject, is_finish: bool) -> None:
+    @rule(data=st.data(), what=st.sampled_from(["abort", "finish", "break", "break encode"]))
+    def disturb(self, data: st.DataObject, what: str) -> None:
         name = data.draw(st.sampled_from(self._live()))
+        if what == "break":
+            self.stage.executor.fail_requests[name] = EngineError(f"broken {name}")
+        elif what == "break encode":
+            item = data.draw(st.sampled_from(ITEMS))
+            self.stage.executor.fail_features[item.key] = EngineError("broken encode")
+        else:
+            self._end(name, is_finish=what == "finish")
+
+    def _end(self, name: str, *, is_finish: bool) -> None:
         scheduler = self.stage.scheduler
         event = (scheduler.finish if is_finish else scheduler.abort)(name, self.stage.now)
-        assert event is not None and event.finish_reason == ("stop" if is_finish else "abort")
+        if event is None:  # its deadline has ended it, which the next commit tells
+            assert name in {news.request_id for news in scheduler._news}
+            return
+        assert event.finish_reason == ("stop" if is_finish else "abort")
         self.stage.tell([event])
         assert scheduler.abort(name, self.stage.now) is None
-
-    @precondition(_live)
-    @rule(data=st.data())
-    def break_request(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self._live()))
-        self.stage.executor.fail_requests[name] = EngineError(f"broken {name}")
-
-    @rule(item=st.sampled_from(ITEMS))
-    def break_encode(self, item) -> None:
-        self.stage.executor.fail_features[item.key] = EngineError("broken encode")
 
     @invariant()
     def counts_agree(self) -> None:

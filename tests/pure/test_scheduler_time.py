@@ -107,6 +107,28 @@ def test_a_slow_picture_waits_within_its_bound_and_keeps_the_mean_gap(target_ms:
         assert mean == pytest.approx(0.050, rel=0.15)
 
 
+def test_slow_pictures_in_line_wait_one_after_the_other() -> None:
+    stage = _decoding(_stage(itl_target_ms=50.0))
+    begin = len(stage.plans)
+    stage.add(*(make_request(name, [1, make_item(name, 100), 2], max_tokens=1) for name in "abc"))
+    while len(stage.ends) < 3:
+        stage.step()
+    encodes = [index for index, plan in enumerate(stage.plans[begin:]) if plan.encodes]
+    assert len(encodes) == 3
+    gaps = [later - earlier for earlier, later in zip([-1, *encodes], encodes, strict=False)]
+    assert gaps == pytest.approx([gaps[0]] * 3, abs=3)  # the prefill of the one before takes time too
+    mean = sum(_seconds(plan) for plan in stage.plans[begin : begin + encodes[-1] + 1]) / (encodes[-1] + 1)
+    assert mean == pytest.approx(0.050, rel=0.15)
+
+
+def test_a_step_without_time_left_admits_nobody() -> None:
+    """Blocks reserved for who cannot run yet would be missing elsewhere."""
+    stage = _decoding(_stage(itl_target_ms=50.0))
+    stage.add(*(make_request(name, [*range(300, 360), index]) for index, name in enumerate("abcd")))
+    stage.step()
+    assert stage.scheduler.num_running == 2 and stage.scheduler.num_waiting == 3
+
+
 def test_a_slow_picture_holds_up_neither_text_nor_small_pictures() -> None:
     stage = _decoding(_stage(itl_target_ms=50.0))
     stage.add(

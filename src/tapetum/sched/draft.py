@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
-from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.cost import MAX_CHUNK, CostModel, chunk_context
 from tapetum.core.media import MediaItem, Span
 from tapetum.core.plan import EncodeJob, Row
 from tapetum.sched.budget import EncodeCredit, StepBudget
@@ -56,8 +56,9 @@ class Draft:
 
     @property
     def has_room(self) -> bool:
-        """Whether another prefill may get a row."""
-        return self._budget.has_tokens and (not self.work.chunk or self._slack() > 0)
+        """Whether another prefill may get a row: the first always, a further one if there is time for a block."""
+        is_timely = not self.work.chunk or self._timely(0) >= self._ledger.block_size
+        return self._budget.has_tokens and is_timely
 
     def add_prefill(self, progress: Progress) -> bool:
         """Give the request the longest chunk that budget and pictures allow; False if that is nothing."""
@@ -96,14 +97,16 @@ class Draft:
         if not self._budget.has_tokens:
             return 0
         wanted = min(progress.state.num_remaining_tokens, self._budget.tokens)
+        least = 0 if self.work.chunk else self._ledger.block_size
+        return min(wanted, max(least, self._timely(progress.state.num_computed_tokens)))
+
+    def _timely(self, start: int) -> int:
+        """How many tokens from `start` on the step has time for."""
         if self._budget.seconds is None:
-            return wanted
+            return MAX_CHUNK
         work = self.work
         alone = self._cost.step_seconds(work.decodes, work.context)
-        timely = self._cost.max_chunk(
-            self._slack() + alone, work.decodes, work.context, progress.state.num_computed_tokens
-        )
-        return min(wanted, max(timely, 0 if work.chunk else self._ledger.block_size))
+        return self._cost.max_chunk(self._slack() + alone, work.decodes, work.context, start)
 
     def _slack(self) -> float:
         """Seconds of the step that nothing is planned for."""

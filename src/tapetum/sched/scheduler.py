@@ -82,13 +82,12 @@ class Scheduler:
         assert not self._owners, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
         draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._credit)
-        has_preempted = self._add_decodes(draft)
+        self._add_decodes(draft)
         draft.limit_time(step_seconds_limit(self._config))
         for progress in self._roster.running:
             if not progress.is_decoding and draft.has_room:
                 draft.add_prefill(progress)
-        if not has_preempted:
-            self._admit(draft, now)
+        self._admit(draft, now)
         return self._seal(draft)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
@@ -132,22 +131,19 @@ class Scheduler:
             encode_error_ratio=self._cost.encode_error_ratio,
         )
 
-    def _add_decodes(self, draft: Draft) -> bool:
-        """A row for every decode; the last in rank give way where blocks run out -> whether any did."""
+    def _add_decodes(self, draft: Draft) -> None:
+        """A row for every decode; where blocks run out, the last in rank give way."""
         running = self._roster.running
-        has_preempted = False
         for progress in tuple(running):
             if progress.state.phase is not Phase.RUNNING or not progress.is_decoding:
                 continue
             while not self._ledger.extend(progress.state):
                 victim = running.last
                 self._roster.preempt(victim)
-                has_preempted = True
                 if victim is progress:
                     break
             else:
                 draft.add_decode(progress)
-        return has_preempted
 
     def _admit(self, draft: Draft, now: float) -> None:
         """Let requests in, strictly in rank order, while the step has use for them.
@@ -155,8 +151,7 @@ class Scheduler:
         Each leaves one block to every request that runs, for the tokens these are about to make.
         """
         waiting = self._roster.waiting
-        max_running = min(self._config.max_num_seqs, self._config.max_num_batched_tokens)
-        while waiting and self.num_running < max_running and draft.has_room:
+        while waiting and self.num_running < self._config.max_num_seqs and draft.has_room:
             progress = waiting.first
             num_matched = self._ledger.admit(progress.state, spare=self.num_running)
             if num_matched is None:
