@@ -88,6 +88,27 @@ def test_paged_attention(dtype: torch.dtype, bound: float, rows: list[tuple[int,
     assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), bound)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_an_earlier_owner_left_in_a_block_is_never_seen(value: float) -> None:
+    rows = [(0, 1), (5, 1), (13, 1), (2, 6)]
+    layout, num_tokens = make_layout(rows, torch.float32)
+    clean, dirty = torch.zeros(4, 512, 4, 16), torch.full((4, 512, 4, 16), value)
+    own = randn(4, 512, 4, 16, dtype=torch.float32)
+    for group in layout.groups:
+        for table, length in zip(
+            group.blocks.view(len(group.lengths), -1), group.lengths.tolist(), strict=True
+        ):
+            for position in range(length):
+                place = (slice(None), table[position // 4], position % 4)
+                clean[place] = dirty[place] = own[place]
+    for segment in layout.segments:
+        for position in range(segment.context + segment.length):
+            place = (slice(None), segment.blocks[position // 4], position % 4)
+            clean[place] = dirty[place] = own[place]
+    q = randn(num_tokens, 6, 16, dtype=torch.float32, seed=3)
+    assert torch.equal(dense.paged_attention(q, dirty, layout), dense.paged_attention(q, clean, layout))
+
+
 def test_rows_of_very_different_length_are_decoded_in_groups() -> None:
     layout, _ = make_layout([(1, 1), (5, 1), (900, 1)], torch.float32)
     assert [(group.start, group.end) for group in layout.groups] == [(0, 2), (2, 3)]

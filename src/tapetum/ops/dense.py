@@ -87,7 +87,9 @@ def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
 def _decode(q: Tensor, cache: Tensor, group: DecodeGroup) -> Tensor:
     rows, heads, width = q.shape
     kv_heads = cache.shape[0] // 2
-    kv = _gather(cache, group.blocks).view(2, kv_heads * rows, -1, width)  # keys, values: [K x R, S, D]
+    # A masked weight is 0, and 0 times a stray NaN or infinity would still be NaN: padding is emptied.
+    kv = _gather(cache, group.blocks).index_fill_(1, group.padding, 0)
+    kv = kv.view(2, kv_heads * rows, -1, width)  # keys, values: [K x R, S, D]
     queries = q.view(rows, kv_heads, -1, width).transpose(0, 1).reshape(kv_heads * rows, -1, width)
     scores = torch.bmm(queries, kv[0].transpose(1, 2)).view(kv_heads, rows, -1, kv.shape[2])
     weights = scores.add_(group.mask).softmax(-1)

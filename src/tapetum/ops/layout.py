@@ -20,6 +20,7 @@ class DecodeGroup:
     blocks: Tensor  # [R * B] int64, padded with block 0
     lengths: Tensor  # [R] int64, tokens to attend to
     mask: Tensor  # [R, 1, S] additive: 0 for a token to attend to, -inf for padding
+    padding: Tensor  # indices into R * S of the padding, which may hold anything an earlier owner left
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,7 @@ def _make_group(
         _to(blocks.reshape(-1), device),
         _to(lengths, device),
         mask[:, None].to(device, non_blocking=True),
+        _to(np.flatnonzero(is_padding), device),
     )
 
 

@@ -13,7 +13,6 @@ class KVStore:
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
         shape = (2 * spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
-        # Zeros, never empty: a masked weight of 0 times a stray NaN would be NaN.
         self.layers = [
             torch.zeros(shape, dtype=spec.dtype, device=spec.device) for _ in range(spec.num_layers)
         ]
