@@ -101,7 +101,6 @@ class ScriptedExecutor(Executor):
         *,
         script: Script = hashed_token,
         seconds: Seconds = lambda plan: (0.0, 0.0),
-        logprob: float | None = None,
     ) -> None:
         self.fail_requests: dict[str, TapetumError] = {}
         self.fail_features: dict[bytes, TapetumError] = {}
@@ -111,7 +110,6 @@ class ScriptedExecutor(Executor):
         self._block_size = block_size
         self._script = script
         self._seconds = seconds
-        self._logprob = logprob
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._features: set[bytes] = set()
@@ -158,7 +156,7 @@ class ScriptedExecutor(Executor):
             if row.has_sample:
                 token_id = self._script(row.request_id, row.end)
                 self._requests[row.request_id].append(token_id, None)
-                tokens[row.request_id] = SampledToken(token_id=token_id, logprob=self._logprob)
+                tokens[row.request_id] = SampledToken(token_id=token_id)
         return tokens
 
     def _requests_after(self, plan: BatchPlan) -> dict[str, _Tokens]:

@@ -17,6 +17,6 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "long", max_examples=3000, stateful_step_count=100, deadline=None, suppress_health_check=_SLOW_IS_FINE
+    "long", max_examples=2000, stateful_step_count=100, deadline=None, suppress_health_check=_SLOW_IS_FINE
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))

@@ -60,8 +60,8 @@ class Draft:
         is_timely = not self.work.chunk or self._timely(0) >= self._ledger.block_size
         return self._budget.has_tokens and is_timely
 
-    def add_prefill(self, progress: Progress) -> bool:
-        """Give the request the longest chunk that budget and pictures allow; False if that is nothing."""
+    def add_prefill(self, progress: Progress) -> None:
+        """Give the request the longest chunk that budget and pictures allow; no row if that is nothing."""
         start = progress.state.num_computed_tokens
         end = start + self._chunk(progress)
         for span in progress.unready_spans():
@@ -72,11 +72,10 @@ class Draft:
                 break
             end = min(end, start + self._chunk(progress))  # an encode takes time from the chunk
         if end <= start:
-            return False
+            return
         self.work.chunk += end - start
         self.work.chunk_context += chunk_context(start, end - start)
         self._add_row(progress, start, end - start)
-        return True
 
     def _add_row(self, progress: Progress, start: int, length: int) -> None:
         state = progress.state
