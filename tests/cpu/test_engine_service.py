@@ -18,6 +18,7 @@ from tapetum.core.errors import (
     PromptTooLong,
 )
 from tapetum.core.request import SamplingParams
+from tapetum.engine import service as service_module
 from tapetum.engine.output import Delta
 from tapetum.engine.service import AsyncEngine
 from tests.cpu.engine_kit import SpeakingExecutor, assert_at_rest, close_engines, engine_with, picture, spoken
@@ -240,6 +241,26 @@ async def test_before_the_start_nothing_is_served(executor):
     with pytest.raises(CapacityError, match="loading"):
         await service.submit(chat("x"), GREEDY)
     await service.stop()
+
+
+async def test_stopped_while_loading_it_does_not_start(executor, monkeypatch):
+    loading, loaded = threading.Event(), threading.Event()
+    engine = engine_with(executor)
+
+    def build(config):
+        loading.set()
+        assert loaded.wait(10)
+        return engine
+
+    monkeypatch.setattr(service_module, "build_engine", build)
+    service = AsyncEngine()
+    starting = asyncio.create_task(service.start())
+    await asyncio.to_thread(loading.wait, 10)
+    await service.stop()
+    loaded.set()
+    await starting
+    assert not service.is_healthy
+    assert not [thread for thread in threading.enumerate() if thread.name == "tapetum-engine"]
 
 
 async def test_stop_drains_what_runs_and_takes_nothing_new(executor):

@@ -230,8 +230,10 @@ def test_a_failing_request_ends_the_batch_with_its_place(llm, monkeypatch):
         return execute(plan)
 
     monkeypatch.setattr(executor, "execute", faulty)
+    before = llm._engine.stats.finished.get("abort", 0)
     with pytest.raises(EngineError, match=r"^prompts\[2\]: .*bad luck"):
         llm.chat(CHATS, LONG_GREEDY)
+    assert llm._engine.stats.finished["abort"] == before + len(CHATS) - 1
     assert_at_rest(llm)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
-from tapetum.engine.output import Delta, RequestOutput, output_of
+from tapetum.engine.output import Delta, RequestOutput, joined, output_of
 from tapetum.engine.prompts import Draft, Terms
 
 _MAX_BUILDS = 8  # prompts being built at a time
@@ -48,12 +48,12 @@ def placed(error: TapetumError, index: int, count: int) -> TapetumError:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One prompt in the engine: its request, and its deltas so far as one."""
+    """One prompt in the engine: its request, and its deltas so far."""
 
     index: int
     request: Request
     prepared_s: float
-    whole: Delta = field(default_factory=Delta)
+    deltas: list[Delta] = field(default_factory=list)
 
 
 class _Batch:
@@ -142,14 +142,18 @@ class _Batch:
     def _read(self, news: Mapping[str, Delta]) -> None:
         for request_id, delta in news.items():
             run = self._running[request_id]
-            run.whole = run.whole.then(delta)
+            run.deltas.append(delta)
             if delta.finish_reason is None:
                 continue
             del self._running[request_id]
             if delta.error is not None:
                 raise placed(delta.error, run.index, self._count)
             self._done[run.index] = output_of(
-                run.request, self._texts[run.index], run.whole, run.prepared_s, self._engine.tokenizer
+                run.request,
+                self._texts[run.index],
+                joined(run.deltas),
+                run.prepared_s,
+                self._engine.tokenizer,
             )
             self._on_done()
 

@@ -127,8 +127,7 @@ class Engine:
             result = self._executor.execute(plan)
         except Exception:  # whatever a plan meets must not end the loop while a part of it can go on
             _log.exception("step %d failed; its parts run one at a time", plan.step)
-            requests = {request_id: answer.request for request_id, answer in self._answers.items()}
-            return execute_apart(self._executor, plan, requests)
+            return execute_apart(self._executor, plan)
         observe(self._cost, plan, result)
         return result
 

@@ -15,6 +15,7 @@ from tapetum.engine.output import (
     MediaReport,
     RequestOutput,
     Timing,
+    joined,
     media_reports,
     output_of,
     timing_of,
@@ -69,9 +70,7 @@ class Generation:
 
     async def output(self) -> RequestOutput:
         """Wait for the end: all that is left to read, as one record."""
-        whole = Delta()
-        async for delta in self:
-            whole = whole.then(delta)
+        whole = joined([delta async for delta in self])
         return output_of(self._request, None, whole, self._prepared_s, self._tokenizer)
 
     def cancel(self) -> None:

@@ -7,7 +7,6 @@ starts clean, and a token counts only when its piece has succeeded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, SampledToken, StepResult
@@ -16,10 +15,11 @@ from tapetum.core.request import Request
 _log = logging.getLogger(__name__)
 
 
-def execute_apart(executor: Executor, plan: BatchPlan, requests: Mapping[str, Request]) -> StepResult:
+def execute_apart(executor: Executor, plan: BatchPlan) -> StepResult:
     """The result of `plan`, each new request, encode and row executed on its own.
 
-    Raises what the executor raises while it merely forgets ended requests: then nobody is to blame but itself.
+    A row whose picture has failed fails too, which changes nothing: its request ends by the picture. Raises what the
+    executor raises while it merely forgets ended requests: then nobody is to blame but itself.
     """
     run = _Pieces(executor, plan.step)
     run.forget(plan)
@@ -28,7 +28,7 @@ def execute_apart(executor: Executor, plan: BatchPlan, requests: Mapping[str, Re
     for job in plan.encodes:
         run.encode(job)
     for row in plan.rows:
-        run.advance(row, requests[row.request_id])
+        run.advance(row)
     return run.result()
 
 
@@ -59,8 +59,8 @@ class _Pieces:
         if error:
             self._failed_features[job.item.key] = error
 
-    def advance(self, row: Row, request: Request) -> None:
-        if row.request_id in self._failed or _needs(row, request, self._failed_features):
+    def advance(self, row: Row) -> None:
+        if row.request_id in self._failed:
             return
         if error := self._try(BatchPlan(step=self._step, rows=(row,)), f"request {row.request_id}"):
             self._failed[row.request_id] = error
@@ -89,8 +89,3 @@ class _Pieces:
         self._seconds[0] += result.encode_s
         self._seconds[1] += result.forward_s
         return None
-
-
-def _needs(row: Row, request: Request, keys: Collection[bytes]) -> bool:
-    spans = request.prompt.spans
-    return any(span.key in keys and span.start < row.end and span.end > row.start for span in spans)

@@ -33,14 +33,19 @@ class Delta:
 
     def then(self, later: Delta) -> Delta:
         """This and the later news of the same request as one."""
-        return Delta(
-            text=self.text + later.text,
-            tokens=self.tokens + later.tokens,
-            finish_reason=later.finish_reason or self.finish_reason,
-            stop_reason=self.stop_reason if later.stop_reason is None else later.stop_reason,
-            stats=later.stats or self.stats,
-            error=later.error or self.error,
-        )
+        return joined((self, later))
+
+
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Deltas of one request, in order, as one."""
+    return Delta(
+        text="".join(delta.text for delta in deltas),
+        tokens=tuple(token for delta in deltas for token in delta.tokens),
+        finish_reason=next((delta.finish_reason for delta in deltas if delta.finish_reason), None),
+        stop_reason=next((delta.stop_reason for delta in deltas if delta.stop_reason is not None), None),
+        stats=next((delta.stats for delta in reversed(deltas) if delta.stats), None),
+        error=next((delta.error for delta in deltas if delta.error), None),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

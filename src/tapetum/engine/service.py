@@ -50,6 +50,9 @@ class AsyncEngine:
         """Load the model and begin to serve; the event loop stays free meanwhile."""
         source = self._source
         engine = source if isinstance(source, Engine) else await asyncio.to_thread(build_engine, source)
+        if self._refusal is not None:  # stopped while it was loading
+            engine.close()
+            return
         event_loop = asyncio.get_running_loop()
         self._engine = engine
         self._loop = EngineLoop(
