@@ -121,7 +121,7 @@ class TestServer:
 
     async def _serve(self) -> None:
         engine = AsyncEngine(self.engine)
-        app = build_app(engine, files().tokenizer, self._config)
+        app = build_app(engine, self._config)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
         )

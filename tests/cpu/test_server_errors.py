@@ -18,7 +18,7 @@ from tapetum.core.config import ServerConfig
 from tapetum.engine.service import AsyncEngine
 from tapetum.server import app
 from tapetum.server.app import build_app
-from tests.cpu.server_kit import Script, TestServer, chat_body, eventually, files
+from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
 
 
 def png(width: int, height: int) -> str:
@@ -296,7 +296,7 @@ def test_a_dead_engine_fails_its_clients_and_health() -> None:
 
 async def test_before_the_model_is_loaded_health_and_chat_say_come_back() -> None:
     engine = AsyncEngine()  # never started
-    transport = httpx2.ASGITransport(build_app(engine, files().tokenizer, ServerConfig()))
+    transport = httpx2.ASGITransport(build_app(engine, ServerConfig()))
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         for response in (
             await client.get("/health"),

@@ -29,6 +29,7 @@ from tapetum.engine.meters import Metric
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
 from tapetum.engine.prompts import PromptInput, Terms
+from tapetum.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 _MAX_PREPARATIONS = 32  # prompts built at a time; they mostly wait for fetches and for the media workers
@@ -109,6 +110,10 @@ class AsyncEngine:
     @property
     def facts(self) -> ModelFacts:
         return self._started()[0].facts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._started()[0].tokenizer
 
     @property
     def model_names(self) -> tuple[str, ...]:

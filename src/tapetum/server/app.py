@@ -39,16 +39,15 @@ from tapetum.server.metrics import CONTENT_TYPE, exposition
 from tapetum.server.reply import Reply
 from tapetum.server.schema import parse_chat
 from tapetum.server.wire import EventStream, as_json, until_gone
-from tapetum.text.tokenizer import Tokenizer
 
 MAX_BODY_BYTES = 256 * 1024**2
 ANY_MODEL = "default"  # a name that always answers
 T = TypeVar("T")
 
 
-def build_app(engine: AsyncEngine, tokenizer: Tokenizer, config: ServerConfig) -> ASGIApp:
-    """The application; the caller starts and stops the engine, whose model's tokenizer names the tokens."""
-    api = Api(engine, tokenizer)
+def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
+    """The application; the caller starts and stops the engine."""
+    api = Api(engine)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
@@ -69,9 +68,8 @@ def build_app(engine: AsyncEngine, tokenizer: Tokenizer, config: ServerConfig) -
 class Api:
     """The routes of one engine."""
 
-    def __init__(self, engine: AsyncEngine, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
         self._created = int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -86,7 +84,7 @@ class Api:
             tenant=asked.cache_salt or "",
         )
         generation = await _while_connected(request, submission)
-        reply = Reply(generation, asked, model=model, tokenizer=self._tokenizer)
+        reply = Reply(generation, asked, model=model, tokenizer=self._engine.tokenizer)
         if asked.stream:
             return EventStream(reply.events(num_waiting))
         return _json(await _while_connected(request, reply.whole()))

@@ -18,10 +18,8 @@ import uvloop
 
 from tapetum.core.config import EngineConfig, ServerConfig
 from tapetum.core.errors import ConfigError
-from tapetum.engine.files import find_model
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.app import build_app
-from tapetum.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 SHUTDOWN_GRACE_S = 30.0
@@ -30,8 +28,7 @@ _CLOSE_S = 5  # for connections to take their last bytes
 
 def serve(config: EngineConfig, server: ServerConfig) -> None:
     """Serve until a signal; raises what keeps the model from loading."""
-    tokenizer = Tokenizer.load(find_model(config.model))
-    uvloop.run(_serve(AsyncEngine(config), tokenizer, server))
+    uvloop.run(_serve(AsyncEngine(config), server))
 
 
 class _Server(uvicorn.Server):
@@ -41,11 +38,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(engine: AsyncEngine, tokenizer: Tokenizer, config: ServerConfig) -> None:
+async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
     listener = _listen(config)
     server = _Server(
         uvicorn.Config(
-            build_app(engine, tokenizer, config),
+            build_app(engine, config),
             log_config=None,
             access_log=False,
             lifespan="off",
