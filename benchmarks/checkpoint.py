@@ -108,7 +108,7 @@ def make_config(shape: str) -> dict[str, object]:
 
 
 def make_weights(config: dict[str, object], seed: int) -> dict[str, Tensor]:
-    from tapetum.models.config import ConfigReader
+    from tapetum.core.files import ConfigReader
     from tapetum.models.decoder import decoder_slots, read_decoder
 
     generator = torch.Generator().manual_seed(seed)

@@ -12,7 +12,7 @@ import torch
 from tapetum.core.errors import CheckpointError
 from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
-from tapetum.models.qwen_vl.model import MEAN, STD, read_config
+from tapetum.models.qwen_vl.model import read_config
 from tapetum.models.qwen_vl.names import name_table
 from tapetum.models.table import load_model
 from tapetum.ops.table import OpTable, choose_table, reference_table
@@ -22,6 +22,7 @@ from tests.checkpoints import FAMILIES, load_oracle, write_checkpoint
 
 CPU = torch.device("cpu")
 IMAGE_TOKEN = 1022
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP
 GRIDS = [(1, 8, 8), (1, 4, 14), (1, 2, 2), (1, 10, 6), (1, 8, 8)]
 
 
@@ -247,15 +248,17 @@ def test_a_wrong_config_is_named(tmp_path: Path, edit: dict, message: str) -> No
 def test_normalisation_comes_from_the_file_that_processors_read(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "qwen2_vl")
     assert read_config(directory)[2].image_mean == pytest.approx(MEAN)
-    (directory / "preprocessor_config.json").write_text(
-        json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
-    )
+    other = json.dumps({"image_mean": [0.5] * 3, "image_std": [0.4] * 3})
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+        (directory / name).write_text(other)
     assert read_config(directory)[2].image_mean == (0.5, 0.5, 0.5)
-    joint = {"image_processor": {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}}
-    (directory / "processor_config.json").write_text(json.dumps(joint))
+    part = {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}
+    (directory / "processor_config.json").write_text(
+        json.dumps({"image_processor": part, "video_processor": part})
+    )
     assert read_config(directory)[2].image_std == (0.2, 0.2, 0.2)
     (directory / "processor_config.json").write_text(json.dumps({"image_processor": {"image_mean": 1}}))
-    with pytest.raises(CheckpointError, match="lists of equal length"):
+    with pytest.raises(CheckpointError, match="list of numbers"):
         read_config(directory)
 
 

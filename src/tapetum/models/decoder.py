@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
-from tapetum.models.config import ConfigReader
+from tapetum.core.files import ConfigReader
 from tapetum.models.weights import Slot
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.table import OpTable

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from tapetum.core.errors import CheckpointError
+from tapetum.core.files import require_json
 from tapetum.models.base import VisionLanguageModel
-from tapetum.models.config import read_json
 from tapetum.ops.table import OpTable
 
 FAMILIES = {
@@ -21,7 +21,7 @@ FAMILIES = {
 def load_model(
     directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable
 ) -> VisionLanguageModel:
-    model_type = read_json(directory / "config.json").get("model_type")
+    model_type = require_json(directory / "config.json").get("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
-from tapetum.models.config import read_json
+from tapetum.core.files import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -78,11 +78,14 @@ class Checkpoint:
         return digest.digest()
 
     def _file_names(self) -> list[str]:
-        if (self._directory / INDEX).exists():
-            weight_map = read_json(self._directory / INDEX).get("weight_map")
-            if not isinstance(weight_map, dict) or not weight_map:
-                raise CheckpointError(f"{INDEX} in {self._directory} has no weight_map")
-            return sorted(set(weight_map.values()))
+        if index := read_json(self._directory / INDEX):
+            weight_map = index.get("weight_map")
+            files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+            if not files or not all(isinstance(file, str) for file in files):
+                raise CheckpointError(
+                    f"{INDEX} in {self._directory} has no weight_map of tensors to file names"
+                )
+            return sorted(files)
         if (self._directory / SINGLE).exists():
             return [SINGLE]
         raise CheckpointError(

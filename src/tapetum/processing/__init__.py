@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tapetum.core.errors import CheckpointError
+from tapetum.core.files import require_json
 from tapetum.processing.base import Processor
-from tapetum.processing.files import read_json
 from tapetum.processing.qwen_vl import QwenVLProcessor
 
 _FAMILIES = {
@@ -17,9 +17,7 @@ _FAMILIES = {
 
 def load_processor(directory: Path) -> Processor:
     """The processor of a checkpoint; its family is config.json's model_type."""
-    config = read_json(directory / "config.json")
-    if config is None:
-        raise CheckpointError(f"{directory} has no config.json; give the directory of a checkpoint")
+    config = require_json(directory / "config.json")
     family = _FAMILIES.get(str(config.get("model_type")))
     if family is None:
         known = ", ".join(_FAMILIES)

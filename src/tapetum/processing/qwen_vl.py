@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapetum.core.errors import CheckpointError, ConfigError, MediaError
+from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.base import (
@@ -32,7 +33,6 @@ from tapetum.processing.base import (
     resize,
     smart_resize,
 )
-from tapetum.processing.files import Table, read_json
 
 DEFAULT_FPS = 2.0  # the rate the family was trained at; used for frames that come without one
 
@@ -52,7 +52,7 @@ class QwenVLProcessor:
     @classmethod
     def load(cls, directory: Path, config: Mapping[str, object]) -> QwenVLProcessor:
         """From config.json (already read) and the processor files beside it."""
-        vision = Table("config.json", config).table("vision_config")
+        vision = ConfigReader(config, "config.json").section("vision_config")
         patch_size = vision.integer("patch_size", 14)
         merge_size = vision.integer("spatial_merge_size", 2)
         sizes = {
@@ -63,11 +63,14 @@ class QwenVLProcessor:
         files = _processor_files(directory)
         for file in files.values():
             _check_switches(file, sizes)
-        _check_normalisation(files)
+        _normalisation(files)
+        bounds = {kind: _pixel_bounds(file, kind) for kind, file in files.items()}
+        for file in files.values():
+            file.finish(_IGNORED_KEYS)
         has_windows = config.get("model_type") == "qwen2_5_vl"
         return cls(
             media_tokens=_media_tokens(config),
-            bounds={kind: _pixel_bounds(file, kind) for kind, file in files.items()},
+            bounds=bounds,
             window=_cells_of_window(vision, patch_size * merge_size) if has_windows else None,
             tokens_per_second=vision.integer("tokens_per_second", 4) if has_windows else None,
             **sizes,
@@ -137,7 +140,7 @@ class QwenVLProcessor:
         return Placement(time, rows // self.merge_size, columns // self.merge_size, interval)
 
 
-ProcessorFiles = dict[MediaKind, Table]
+ProcessorFiles = dict[MediaKind, ConfigReader]
 _NESTED_NAMES: tuple[tuple[MediaKind, str], ...] = (
     ("image", "image_processor"),
     ("video", "video_processor"),
@@ -153,16 +156,16 @@ def _processor_files(directory: Path) -> ProcessorFiles:
 
     A checkpoint without a file for clips uses the picture's settings for them.
     """
-    joint = Table("processor_config.json", read_json(directory / "processor_config.json") or {})
+    joint = ConfigReader(read_json(directory / "processor_config.json") or {}, "processor_config.json")
     files: ProcessorFiles = {}
     for kind, nested in _NESTED_NAMES:
-        if nested in joint.values:
-            files[kind] = joint.table(nested)
+        if joint.has(nested):
+            files[kind] = joint.section(nested)
             continue
         for name in _FILE_NAMES[kind]:
             values = read_json(directory / name)
             if values is not None:
-                files[kind] = Table(name, values)
+                files[kind] = ConfigReader(values, name)
                 break
         else:
             raise CheckpointError(
@@ -182,7 +185,6 @@ _REQUIRED_VALUES: tuple[tuple[str, object], ...] = (
     ("rescale_factor", 1 / 255),
     ("cap_pixels_per_frame", False),
 )
-_READ_KEYS = ("size", "min_pixels", "max_pixels", "image_mean", "image_std")
 _IGNORED_KEYS = (  # names of classes, ways of returning, and the choice of frames, which is the caller's here
     "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class", "auto_map",
     "crop_size", "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
@@ -191,13 +193,12 @@ _IGNORED_KEYS = (  # names of classes, ways of returning, and the choice of fram
 )  # fmt: skip
 
 
-def _check_switches(file: Table, sizes: Mapping[str, int]) -> None:
+def _check_switches(file: ConfigReader, sizes: Mapping[str, int]) -> None:
     for key, only in _REQUIRED_VALUES:
-        file.require(key, only)
+        file.only(key, only)
     for key, value in sizes.items():
         if file.integer(key, value) != value:
             raise ConfigError(f"{file.name}: {key} is {file.integer(key)}, but config.json says {value}")
-    file.report_unknown({*_READ_KEYS, *_IGNORED_KEYS, *sizes, *(key for key, _ in _REQUIRED_VALUES)})
 
 
 _DEFAULT_BOUNDS: dict[MediaKind, tuple[int, int]] = {
@@ -206,35 +207,45 @@ _DEFAULT_BOUNDS: dict[MediaKind, tuple[int, int]] = {
 }
 
 
-def _pixel_bounds(file: Table, kind: MediaKind) -> PixelBounds:
+def _pixel_bounds(file: ConfigReader, kind: MediaKind) -> PixelBounds:
     """From `min_pixels`/`max_pixels`, or `size` with the names `shortest_edge`/`longest_edge` (areas, not edges)."""
-    size = file.table("size")
+    size = file.section("size")
     found = []
     for key, edge, default in zip(
         ("min_pixels", "max_pixels"), ("shortest_edge", "longest_edge"), _DEFAULT_BOUNDS[kind], strict=True
     ):
-        for table, name in ((file, key), (size, edge), (size, key)):
-            if table.values.get(name) is not None:
-                found.append(table.integer(name))
+        for reader, name in ((file, key), (size, edge), (size, key)):
+            if reader.has(name):
+                found.append(reader.integer(name))
                 break
         else:
-            if size.values:
+            if not size.is_empty:
                 raise ConfigError(f"{size.name}: {edge} is missing")
             found.append(default)
     return PixelBounds(*found)
 
 
-def _check_normalisation(files: ProcessorFiles) -> None:
-    """Pictures and clips go through one patch embedding, so what is folded into it must be the same for both."""
-    for key, default in (
-        ("image_mean", [0.48145466, 0.4578275, 0.40821073]),
-        ("image_std", [0.26862954, 0.26130258, 0.27577711]),
-    ):
-        image, video = (files[kind].values.get(key) or default for kind in ("image", "video"))
-        if image != video:
-            raise ConfigError(
-                f"{files['video'].name}: {key} is {video!r}, but {image!r} for pictures; make them equal"
-            )
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour
+_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def read_normalisation(directory: Path) -> Normalisation:
+    """What the patch embedding is folded with; the same for pictures and clips, which share it."""
+    return _normalisation(_processor_files(directory))
+
+
+def _normalisation(files: ProcessorFiles) -> Normalisation:
+    image, video = (
+        (files[kind].numbers("image_mean", _MEAN), files[kind].numbers("image_std", _STD))
+        for kind in ("image", "video")
+    )
+    if image != video or len(image[0]) != len(image[1]):
+        raise ConfigError(
+            f"{files['video'].name}: image_mean and image_std are {video!r}, but {image!r} for pictures; "
+            "make them equal, one number a colour"
+        )
+    return image
 
 
 _TOKEN_KEYS: tuple[tuple[MediaKind, Literal["image_token_id", "video_token_id"], int], ...] = (
@@ -244,14 +255,14 @@ _TOKEN_KEYS: tuple[tuple[MediaKind, Literal["image_token_id", "video_token_id"],
 
 
 def _media_tokens(config: Mapping[str, object]) -> dict[MediaKind, int]:
-    table = Table("config.json", config)
-    tokens = {kind: table.integer(key, default, low=0) for kind, key, default in _TOKEN_KEYS}
+    reader = ConfigReader(config, "config.json")
+    tokens = {kind: reader.integer(key, default, low=0) for kind, key, default in _TOKEN_KEYS}
     if tokens["image"] == tokens["video"]:
         raise ConfigError(f"config.json: image_token_id and video_token_id are both {tokens['image']}")
     return tokens
 
 
-def _cells_of_window(vision: Table, factor: int) -> int:
+def _cells_of_window(vision: ConfigReader, factor: int) -> int:
     size = vision.integer("window_size", 112)
     if size < factor:
         raise ConfigError(f"{vision.name}: window_size is {size}, below patch x merge size {factor}")

@@ -11,10 +11,10 @@ import torch
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, EngineError, TapetumError
+from tapetum.core.files import require_json
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult
 from tapetum.models.base import VisionLanguageModel
-from tapetum.models.config import read_json
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook
@@ -160,7 +160,7 @@ def resolve_dtype(name: str, directory: Path, device: torch.device) -> torch.dty
         return DTYPES[name]
     if name != "auto":
         raise ConfigError(f"--dtype is {name!r}, must be auto or one of {', '.join(DTYPES)}")
-    values = read_json(directory / "config.json")
+    values = require_json(directory / "config.json")
     text = values.get("text_config")
     nested = text if isinstance(text, dict) else {}
     own = values.get("dtype") or values.get("torch_dtype") or nested.get("dtype") or "float32"

@@ -9,17 +9,23 @@ import torch
 from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
+from tapetum.core.files import ConfigReader, require_json
 from tapetum.models.base import ModelSpec
-from tapetum.models.config import ConfigReader, read_json
 from tapetum.models.decoder import Decoder, DecoderConfig, read_decoder
 from tapetum.models.qwen_vl.names import name_table
 from tapetum.models.qwen_vl.vision import Grid, VisionConfig, VisionTower
 from tapetum.models.weights import Checkpoint
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.table import OpTable
+from tapetum.processing.qwen_vl import read_normalisation
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
+# Keys that say nothing about inference, or repeat what other files say.
+IGNORED_KEYS = (
+    "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "dtype",
+    "eos_token_id", "initializer_range", "is_encoder_decoder", "layer_types", "max_window_layers", "model_type",
+    "output_attentions", "output_hidden_states", "pad_token_id", "return_dict", "sliding_window", "torch_dtype",
+    "transformers_version", "use_cache",
+)  # fmt: skip
 TOKEN_KEYS = (
     "image_token_id",
     "video_token_id",
@@ -83,7 +89,7 @@ def load(directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable
 
 def read_config(directory: Path) -> tuple[str, DecoderConfig, VisionConfig]:
     """(model_type, decoder, vision) from config.json and preprocessor_config.json."""
-    reader = ConfigReader(read_json(directory / "config.json"), "config.json")
+    reader = ConfigReader(require_json(directory / "config.json"), "config.json")
     model_type = reader.word("model_type")
     vision = reader.section("vision_config")
     is_tied = reader.flag("tie_word_embeddings", False)
@@ -91,10 +97,10 @@ def read_config(directory: Path) -> tuple[str, DecoderConfig, VisionConfig]:
     if text is not reader:
         is_tied = text.flag("tie_word_embeddings", is_tied) or is_tied
     decoder = read_decoder(text, is_tied=is_tied)
-    tower = _read_vision(vision, model_type, decoder.hidden_size, _read_normalisation(directory))
+    tower = _read_vision(vision, model_type, decoder.hidden_size, read_normalisation(directory))
     reader.ignore(*TOKEN_KEYS)
     for part in {id(item): item for item in (reader, text, vision)}.values():
-        part.finish()
+        part.finish(IGNORED_KEYS)
     return model_type, decoder, tower
 
 
@@ -148,17 +154,3 @@ def _read_vision(
         image_mean=normalisation[0],
         image_std=normalisation[1],
     )
-
-
-def _read_normalisation(directory: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, from the joint processor file or the one for pictures."""
-    joint = _read_if_there(directory / "processor_config.json").get("image_processor")
-    values = joint if isinstance(joint, dict) else _read_if_there(directory / "preprocessor_config.json")
-    mean, std = values.get("image_mean", MEAN), values.get("image_std", STD)
-    if not isinstance(mean, (list, tuple)) or not isinstance(std, (list, tuple)) or len(mean) != len(std):
-        raise CheckpointError(f"{directory}: image_mean and image_std must be lists of equal length")
-    return tuple(map(float, mean)), tuple(map(float, std))
-
-
-def _read_if_there(path: Path) -> dict[str, object]:
-    return read_json(path) if path.exists() else {}

@@ -1,0 +1,126 @@
+"""Strict reading of a checkpoint's JSON files: every key is required, defaulted or ignored by name.
+
+A key that nobody named is reported in the log; a value of the wrong type, or one that the code does not offer, is an
+error that says file, key and value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tapetum.core.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The object in a file; None when there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {error}; fetch the checkpoint again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}, must hold an object")
+    return value
+
+
+def require_json(path: Path) -> dict[str, object]:
+    """The object in a file that a checkpoint cannot do without."""
+    values = read_json(path)
+    if values is None:
+        raise CheckpointError(f"{path.parent} has no {path.name}; give the directory of a checkpoint")
+    return values
+
+
+class ConfigReader:
+    """One JSON object whose keys are taken one by one; `finish` reports what nobody asked for.
+
+    `name` is what messages call the object. A key that is null counts as missing.
+    """
+
+    def __init__(self, values: Mapping[str, object], name: str) -> None:
+        self._values, self.name = values, name
+        self._taken: set[str] = set()
+
+    def has(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._values
+
+    def integer(self, key: str, default: int | None = None, *, low: int = 1) -> int:
+        value = self._take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise self._wrong(key, value, f"an integer of at least {low}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._take(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._wrong(key, value, "a number")
+        return float(value)
+
+    def word(self, key: str, default: str | None = None) -> str:
+        value = self._take(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a string")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        value = self._take(key, default)
+        if not isinstance(value, (list, tuple)) or not all(type(item) is int for item in value):
+            raise self._wrong(key, value, "a list of integers")
+        return tuple(value)
+
+    def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        value = self._take(key, default)
+        if not isinstance(value, (list, tuple)) or not all(type(item) in (int, float) for item in value):
+            raise self._wrong(key, value, "a list of numbers")
+        return tuple(map(float, value))
+
+    def section(self, key: str) -> ConfigReader:
+        """A nested object, empty when the key is missing."""
+        value = self._take(key, {})
+        if not isinstance(value, dict):
+            raise self._wrong(key, value, "an object")
+        return ConfigReader(value, f"{self.name}, {key}")
+
+    def only(self, key: str, value: object) -> None:
+        """Refuse any other value of a switch that the code does not offer; a missing key is fine."""
+        found = self._take(key, value)
+        if found != value:
+            raise CheckpointError(f"{self.name}: {key} is {found!r}, only {value!r} is supported")
+
+    def ignore(self, *keys: str) -> None:
+        self._taken.update(keys)
+
+    def finish(self, ignored: Collection[str] = ()) -> None:
+        unknown = sorted(set(self._values) - self._taken - set(ignored))
+        if unknown:
+            logger.warning("%s has keys that are not used: %s", self.name, ", ".join(unknown))
+
+    def _take(self, key: str, default: object) -> object:
+        self._taken.add(key)
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise CheckpointError(f"{self.name} has no {key!r}; the checkpoint is incomplete")
+        return default
+
+    def _wrong(self, key: str, value: object, wanted: str) -> CheckpointError:
+        return CheckpointError(f"{self.name}: {key} is {value!r}, must be {wanted}")
