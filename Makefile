@@ -40,7 +40,7 @@ check: $(DEV)
 	$(BIN)/python tools/size.py
 
 bench: $(DEV)
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine.py --out .cache/bench.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old, 3.11 or later is needed: make PYTHON=python3.12 ...")'

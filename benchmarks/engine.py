@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py [--shape mini] [--repeats 5] [--out bench.json]
 
-Measures, in bfloat16 where the processor has it:
+Measures in bfloat16, or as --dtype says:
   one     one 448x448 JPEG and a short question, 32 tokens: time to first token, time per output token
   eight   eight such requests, all different: transformers one after another, Tapetum together
   again   a second question about the same picture: its time to first token over that of the first
@@ -299,6 +299,7 @@ def main() -> None:
         setup = {key: getattr(arguments, key) for key in ("shape", "dtype", "repeats", "threads")}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps({"setup": setup, "table": rows, "raw": raw}, indent=1))
+        print(f"written to {arguments.out}")
 
 
 if __name__ == "__main__":

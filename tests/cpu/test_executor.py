@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,14 @@ import pytest
 import torch
 
 from tapetum.assets import MODEL_DIR
-from tapetum.core.config import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
+from tapetum.core.config import GIB, CacheConfig, DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import ConfigError
 from tapetum.core.media import Geometry, MediaItem, Span
 from tapetum.core.plan import BatchPlan, EncodeJob, Row
 from tapetum.core.request import Prompt, Request, SamplingParams
+from tapetum.models.base import ModelSpec
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
+from tapetum.runtime.memory import available_bytes, host_available_bytes, step_peak_bytes
 from tests.checkpoints import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -127,8 +131,84 @@ def test_the_pool_holds_at_least_one_longest_request() -> None:
     config = EngineConfig(
         model=ModelConfig(dtype="float32"), cache=CacheConfig(block_size=16, kv_cache_bytes=100_000)
     )
-    with pytest.raises(ConfigError, match=r"--kv-cache-memory holds \d+ tokens .* lower --max-model-len"):
+    with pytest.raises(
+        ConfigError, match=r"--kv-cache-memory holds \d+ tokens .* lower --max-model-len"
+    ) as caught:
         load_executor(MODEL_DIR, config)
+    remedy = re.search(r"give --kv-cache-memory ([\d.]+)", str(caught.value))
+    assert remedy is not None
+    enough = dataclasses.replace(
+        config, cache=CacheConfig(block_size=16, kv_cache_bytes=int(float(remedy[1]) * 1024**3))
+    )
+    assert load_executor(MODEL_DIR, enough).facts.num_blocks >= 2048 // 16
+
+
+@pytest.mark.parametrize("kv_cache_bytes", [None, 10**15])
+def test_the_pool_is_never_larger_than_all_rows_can_use(kv_cache_bytes: int | None) -> None:
+    config = EngineConfig(
+        model=ModelConfig(dtype="float32", max_model_len=64),
+        cache=CacheConfig(kv_cache_bytes=kv_cache_bytes),
+        schedule=ScheduleConfig(max_num_seqs=3),
+    )
+    assert load_executor(MODEL_DIR, config).facts.num_blocks == 3 * 64 // 16
+
+
+def test_available_memory_counts_the_file_cache() -> None:
+    meminfo = "MemTotal:       24000 kB\nMemFree:         1000 kB\nMemAvailable:    9000 kB\n"
+    assert host_available_bytes(meminfo) == 9000 * 1024
+    assert host_available_bytes("") > 0
+
+
+def test_memory_of_a_gpu_leaves_room_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dataclasses.replace(make_spec(), device=torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * GIB, 100 * GIB))
+    config = EngineConfig(
+        device=DeviceConfig(gpu_memory_utilization=0.8), cache=CacheConfig(feature_cache_bytes=GIB)
+    )
+    expected = 50 * GIB - GIB - step_peak_bytes(spec, config)
+    assert available_bytes(spec, config) == pytest.approx(expected, abs=16)
+
+
+def make_spec() -> ModelSpec:
+    return ModelSpec(
+        model_type="qwen2_vl",
+        vocab_size=1000,
+        hidden_size=64,
+        num_layers=2,
+        num_kv_heads=2,
+        head_dim=16,
+        max_model_len=128,
+        dtype=torch.float32,
+        device=CPU,
+    )
+
+
+def test_threads_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    load_executor(MODEL_DIR, EngineConfig(device=DeviceConfig(device="cpu", threads=3)))
+    assert seen == [3]
+
+
+def test_the_device_seed_decides_unseeded_draws() -> None:
+    answers = []
+    for seed in (1, 1, 2):
+        executor = load_executor(
+            MODEL_DIR, dataclasses.replace(make_config(), device=DeviceConfig(seed=seed))
+        )
+        sampling = SamplingParams(temperature=50.0).resolved(SamplingParams())
+        requests = [dataclasses.replace(make_request(name), sampling=sampling) for name in "abcdefgh"]
+        tokens = executor.execute(plan_of(1, requests, [])).tokens
+        answers.append([tokens[name].token_id for name in "abcdefgh"])
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_a_picture_does_not_keep_its_batch_in_memory(executor: LocalExecutor) -> None:
+    items = [make_item("one"), make_item("two")]
+    executor.execute(BatchPlan(step=1, encodes=tuple(EncodeJob(item=item) for item in items)))
+    for item in items:
+        features = executor.features_of(item.key)
+        assert features.untyped_storage().nbytes() == features.numel() * features.element_size()
 
 
 def test_a_context_longer_than_the_checkpoint_allows_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -172,9 +173,7 @@ def all_logits(model, token_ids, positions, patches, grids, chunk: int) -> torch
         end = min(start + chunk, len(token_ids))
         row = Row(request_id="a", start=start, length=end - start, block_ids=blocks, has_sample=True)
         inputs = build_inputs([row], book, size, model.spec.dtype, CPU)
-        every = type(inputs.layout)(
-            size, inputs.layout.slots, inputs.layout.groups, inputs.layout.segments, torch.arange(end - start)
-        )
+        every = dataclasses.replace(inputs.layout, sample_rows=torch.arange(end - start))
         rows.append(model.logits(model.forward(embedded[start:end], inputs.position_ids, kv.layers, every)))
     return torch.cat(rows)
 
@@ -213,6 +212,13 @@ def test_a_name_table_is_strict(tmp_path: Path) -> None:
     save_file({**tensors, "model.norm.weight": torch.zeros(3)}, path)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight has shape \(3,\)"):
         load(good)
+    save_file({**tensors, "model.visual.merger.ln_q.weight": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match=r"visual\.merger\.ln_q\.weight' is stored twice"):
+        load(good)
+    (good / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
+    with pytest.raises(CheckpointError, match="no weight_map of tensors to file names"):
+        load(good)
+    (good / "model.safetensors.index.json").unlink()
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="damaged"):
         load(good)

@@ -10,6 +10,7 @@ from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.ops import dense, linear, reference
 from tapetum.ops.layout import SegmentRun, plan_segments
+from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 
 DTYPES = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
@@ -102,7 +103,7 @@ def test_what_an_earlier_owner_left_in_a_block_is_never_seen(value: float) -> No
                 place = (slice(None), table[position // 4], position % 4)
                 clean[place] = dirty[place] = own[place]
     for segment in layout.segments:
-        for position in range(segment.context + segment.length):
+        for position in range(segment.context + segment.end - segment.start):
             place = (slice(None), segment.blocks[position // 4], position % 4)
             clean[place] = dirty[place] = own[place]
     q = randn(num_tokens, 6, 16, dtype=torch.float32, seed=3)
@@ -114,7 +115,18 @@ def test_rows_of_very_different_length_are_decoded_in_groups() -> None:
     assert [(group.start, group.end) for group in layout.groups] == [(0, 2), (2, 3)]
 
 
-@pytest.mark.skipif(not linear.has_packed_linear(), reason="this torch build has no packed bf16 weights")
+HAS_OPERATOR = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
+
+
+@pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
+def test_packed_weights_are_chosen_where_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_table(CPU, torch.bfloat16).linear is linear.PackedLinear
+    assert choose_table(CPU, torch.float32).linear is reference.Linear
+    monkeypatch.setattr(linear.PackedLinear, "__call__", lambda self, x: torch.zeros(len(x), 32).bfloat16())
+    assert choose_table(CPU, torch.bfloat16).linear is reference.Linear
+
+
+@pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
 @pytest.mark.parametrize("tokens", [1, 2, 17, 130])
 def test_packed_linear(tokens: int) -> None:
     weight, bias = randn(96, 64, dtype=torch.bfloat16), randn(96, dtype=torch.bfloat16, seed=1)

@@ -32,16 +32,11 @@ class PrefillSegment:
     context: int
     blocks: Tensor  # [B] int64, covers context + (end - start) tokens
 
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
     """One step: where each token's K and V go, who attends to what, which positions yield logits."""
 
-    block_size: int
     slots: Tensor  # [T] int64: block id x block size + offset
     groups: tuple[DecodeGroup, ...]
     segments: tuple[PrefillSegment, ...]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, EngineError, TapetumError
@@ -18,7 +19,7 @@ from tapetum.models.base import VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook
-from tapetum.runtime.memory import plan_blocks, token_bytes
+from tapetum.runtime.memory import available_bytes, plan_blocks, token_bytes
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
@@ -63,6 +64,10 @@ class LocalExecutor:
     def feature_keys(self) -> frozenset[bytes]:
         return self._features.keys
 
+    def features_of(self, key: bytes) -> Tensor:
+        """Features on the device, [visual tokens, hidden]."""
+        return self._features.get(key)
+
     def _take_over(self, plan: BatchPlan) -> None:
         for request_id in plan.released:
             self._book.remove(request_id)
@@ -92,7 +97,7 @@ class LocalExecutor:
         return any(span.key in failed and span.start < row.end and row.start < span.end for span in spans)
 
     def _wait(self) -> None:
-        """The one place where the host waits for the device."""
+        """Wait for the device, so that the times of a step are true."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -106,7 +111,9 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     ops = choose_table(device, dtype)
     model = load_model(directory, dtype, device, ops)
     spec = model.spec
-    max_model_len = config.model.max_model_len or spec.max_model_len
+    max_model_len = config.model.max_model_len
+    if max_model_len is None:
+        max_model_len = spec.max_model_len
     if max_model_len > spec.max_model_len:
         raise ConfigError(
             f"--max-model-len is {max_model_len}, the checkpoint was made for at most {spec.max_model_len} tokens"
@@ -117,12 +124,12 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
         device=str(device),
         vocab_size=spec.vocab_size,
         max_model_len=max_model_len,
-        num_blocks=plan_blocks(spec, max_model_len, config),
+        num_blocks=plan_blocks(spec, max_model_len, config, available_bytes(spec, config)),
         block_size=config.cache.block_size,
         kv_bytes_per_token=token_bytes(spec),
         feature_bytes_per_token=spec.hidden_size * dtype.itemsize,
-        weights_fingerprint=model.weights_fingerprint + facts_salt(dtype),
-        encoder_fingerprint=model.encoder_fingerprint + facts_salt(dtype),
+        weights_fingerprint=model.weights_fingerprint + str(dtype).encode(),
+        encoder_fingerprint=model.encoder_fingerprint + str(dtype).encode(),
     )
     logger.info(
         "%s on %s in %s with %s ops: %d KV blocks of %d tokens",
@@ -134,10 +141,6 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
         facts.block_size,
     )
     return LocalExecutor(model, facts, config.device.seed)
-
-
-def facts_salt(dtype: torch.dtype) -> bytes:
-    return str(dtype).encode()
 
 
 def resolve_device(name: str) -> torch.device:

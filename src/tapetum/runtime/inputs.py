@@ -99,7 +99,6 @@ def build_inputs(
         if row.has_sample
     ]
     layout = AttentionLayout(
-        block_size=block_size,
         slots=_to(np.concatenate([_slots(row, block_size) for row in packed]), device),
         groups=_group(decodes, block_size, dtype, device),
         segments=tuple(

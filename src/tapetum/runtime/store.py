@@ -37,7 +37,3 @@ class FeatureStore:
     @property
     def keys(self) -> frozenset[bytes]:
         return frozenset(self._features)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(item.numel() * item.element_size() for item in self._features.values())
