@@ -52,10 +52,27 @@ def test_segment_attention(dtype: torch.dtype, bound: float, lengths: list[int])
 
 
 def test_many_small_segments_are_cut_into_several_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "SCORE_LIMIT", 3 * 16 * 16 * 2)
+    monkeypatch.setattr(dense, "SMALL_SCORES", 3 * 16 * 16 * 2)
     runs = plan_segments([16] * 7)
     q, k, v = (randn(112, 3, 16, dtype=torch.float32, seed=i) for i in range(3))
     assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), 2e-5)
+
+
+def test_a_long_context_is_attended_to_in_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest: list[int] = []
+    product = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: largest.append((out := product(a, b)).numel()) or out)
+    monkeypatch.setattr(dense, "MAX_SCORES", 6 * 300 * 20)
+    layout, num_tokens = make_layout([(30, 270)], torch.float32)
+    cache, q = (
+        randn(4, 512, 4, 16, dtype=torch.float32),
+        randn(num_tokens, 6, 16, dtype=torch.float32, seed=3),
+    )
+    assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), 2e-5)
+    q, k, v = (randn(300, 6, 16, dtype=torch.float32, seed=i) for i in range(3))
+    runs = plan_segments([300])
+    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), 2e-5)
+    assert max(largest) <= dense.MAX_SCORES
 
 
 def test_neighbouring_equal_segments_form_one_run() -> None:

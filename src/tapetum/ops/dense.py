@@ -11,8 +11,11 @@ from torch import Tensor
 
 from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment, SegmentRun
 
-QUERY_CHUNK = 256  # queries of one product: keeps the scores inside the cache
-SCORE_LIMIT = 4 * 1024 * 1024  # scores of one product over many small segments
+QUERY_CHUNK = 256  # queries of one product
+SMALL_SCORES = (
+    4 * 1024**2
+)  # scores of one product over many small segments: they stay in the processor's cache
+MAX_SCORES = 64 * 1024**2  # scores of any product: bounds its memory however long the context is
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -38,7 +41,7 @@ def segment_attention(q: Tensor, k: Tensor, v: Tensor, runs: tuple[SegmentRun, .
     q = q * q.shape[-1] ** -0.5
     out = torch.empty_like(q)
     for run in runs:
-        step = max(1, SCORE_LIMIT // (q.shape[1] * run.length * min(run.length, QUERY_CHUNK)))
+        step = max(1, SMALL_SCORES // (q.shape[1] * run.length * min(run.length, QUERY_CHUNK)))
         for first in range(0, run.count, step):
             start = run.start + first * run.length
             count = min(step, run.count - first)
@@ -54,8 +57,9 @@ def _attend_segments(q: Tensor, k: Tensor, v: Tensor, count: int, out: Tensor) -
     queries, keys, values = split(q), split(k).transpose(1, 2), split(v)
     length = queries.shape[1]
     target = out.view(count, length, *out.shape[1:])  # [count, L, H, D]
-    for start in range(0, length, QUERY_CHUNK):
-        end = min(start + QUERY_CHUNK, length)
+    chunk = _query_chunk(len(queries) * length)
+    for start in range(0, length, chunk):
+        end = min(start + chunk, length)
         weights = torch.bmm(queries[:, start:end], keys).softmax(-1)
         mixed = torch.bmm(weights, values).view(count, -1, end - start, values.shape[-1])
         target[:, start:end] = mixed.transpose(1, 2)
@@ -76,6 +80,10 @@ def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor
     for segment in layout.segments:
         _prefill(q[segment.start : segment.end], cache, segment, out[segment.start : segment.end])
     return out
+
+
+def _query_chunk(scores_of_a_query: int) -> int:
+    return max(1, min(QUERY_CHUNK, MAX_SCORES // scores_of_a_query))
 
 
 def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
@@ -104,8 +112,9 @@ def _prefill(q: Tensor, cache: Tensor, segment: PrefillSegment, out: Tensor) -> 
     keys, values = _gather(cache, segment.blocks).chunk(2, 0)  # [K, S, D]
     keys = keys.transpose(1, 2)
     queries = q.view(length, kv_heads, -1, width).permute(1, 2, 0, 3)  # [K, G, T, D]
-    for start in range(0, length, QUERY_CHUNK):
-        end = min(start + QUERY_CHUNK, length)
+    chunk = _query_chunk(heads * (segment.context + length))
+    for start in range(0, length, chunk):
+        end = min(start + chunk, length)
         seen = segment.context + end
         part = queries[:, :, start:end].reshape(kv_heads, -1, width)
         scores = torch.bmm(part, keys[:, :, :seen]).view(kv_heads, -1, end - start, seen)

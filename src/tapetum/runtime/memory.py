@@ -12,6 +12,7 @@ from tapetum.core.config import GIB, EngineConfig
 from tapetum.core.errors import ConfigError
 from tapetum.core.model import kv_bytes_per_token
 from tapetum.models.base import ModelSpec
+from tapetum.ops.dense import MAX_SCORES
 
 HOST_SHARE = 0.4  # of the available host memory, when no size is given
 HOST_LIMIT = 4 * GIB
@@ -69,7 +70,8 @@ def step_peak_bytes(spec: ModelSpec, config: EngineConfig) -> int:
     forward = tokens * spec.hidden_size * 24 * spec.dtype.itemsize + logits
     patches = config.schedule.encoder_budget_tokens * 4
     encode = patches * spec.hidden_size * 24 * spec.dtype.itemsize
-    return max(forward, encode)
+    scores = 3 * MAX_SCORES * spec.dtype.itemsize  # scores, their softmax, and the values they weigh
+    return max(forward, encode) + scores
 
 
 def _read(path: Path) -> str:
