@@ -1,11 +1,12 @@
 """The flags of an engine, in one table: each sets one field of the config records and shows its default.
 
 Owns spelling, units and environment variables: `--some-flag` is also TAPETUM_SOME_FLAG. Nothing below reads the
-environment.
+environment. Does not own ranges: the records check themselves.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, get_args
@@ -43,9 +44,22 @@ class _Size(click.ParamType[int]):
         return size
 
 
+class _Limit(click.ParamType[object]):
+    """A number, or one for each kind of media as vLLM writes it; the record says what else is wrong."""
+
+    name = "number or JSON"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return json.loads(str(value))
+        except ValueError:
+            self.fail(
+                f'{value!r} is neither a number nor JSON such as {{"image": 5, "video": 1}}', param, ctx
+            )
+
+
 COUNT = click.IntRange(min=1)
 DTYPE = click.Choice(["auto", "float32", "bfloat16", "float16"])
-_SECONDS = click.FloatRange(min=0, min_open=True)
 _GIB = _Size("GiB", GIB)
 _FOLDER = click.Path(exists=True, file_okay=False)
 
@@ -54,27 +68,28 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ("--revision", "revision", click.STRING, "Branch, tag or commit of a hub id."),
     ("--device", "device", click.STRING, "auto, cpu, cuda or cuda:N."),
     ("--dtype", "dtype", DTYPE, "Type of the weights."),
-    ("--max-model-len", "max_model_len", COUNT, "Tokens of prompt and answer together."),
-    ("--max-num-seqs", "max_num_seqs", COUNT, "Requests in one step."),
-    ("--max-num-batched-tokens", "max_num_batched_tokens", COUNT, "Tokens in one step."),
-    ("--encoder-budget-tokens", "encoder_budget_tokens", COUNT, "Visual tokens encoded in one step."),
-    ("--itl-target-ms", "itl_target_ms", _SECONDS, "Wanted time between tokens."),
+    ("--max-model-len", "max_model_len", click.INT, "Tokens of prompt and answer together."),
+    ("--max-num-seqs", "max_num_seqs", click.INT, "Requests in one step."),
+    ("--max-num-batched-tokens", "max_num_batched_tokens", click.INT, "Tokens in one step."),
+    ("--encoder-budget-tokens", "encoder_budget_tokens", click.INT, "Visual tokens encoded in one step."),
+    ("--itl-target-ms", "itl_target_ms", click.FLOAT, "Wanted time between tokens."),
+    ("--max-queue-len", "max_queue_len", click.INT, "Requests that may wait; more are refused."),
     ("--schedule", "schedule", click.Choice(get_args(Schedule)), "What a step is cut for."),
     ("--kv-cache-memory", "kv_cache_bytes", _GIB, "Memory for keys and values."),
     ("--feature-cache-gib", "feature_cache_bytes", _GIB, "Memory for encoded pictures."),
-    ("--block-size", "block_size", COUNT, "Tokens in a block of the KV cache."),
+    ("--block-size", "block_size", click.INT, "Tokens in a block of the KV cache."),
     (
         "--gpu-memory-utilization",
         "gpu_memory_utilization",
-        click.FloatRange(0, 1),
+        click.FLOAT,
         "Share of the GPU to use.",
     ),
-    ("--limit-mm-per-prompt", "limit_per_prompt", click.IntRange(min=0), "Pictures and clips of one prompt."),
+    ("--limit-mm-per-prompt", "limit_per_prompt", _Limit(), "Pictures and clips of one prompt."),
     ("--allowed-local-media-path", "allowed_local_path", _FOLDER, "Where files of clients must lie."),
     ("--media-max-mb", "max_bytes", _Size("MiB", 1024**2), "Largest picture file."),
-    ("--media-timeout-s", "timeout_s", _SECONDS, "Longest time to fetch and decode a picture."),
+    ("--media-timeout-s", "timeout_s", click.FLOAT, "Longest time to fetch and decode a picture."),
     ("--seed", "seed", click.INT, "Seed of requests that bring none."),
-    ("--threads", "threads", COUNT, "CPU threads."),
+    ("--threads", "threads", click.INT, "CPU threads."),
 )
 _DEFAULTS: dict[str, object] = {
     item.name: item.default

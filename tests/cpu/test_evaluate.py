@@ -99,7 +99,7 @@ def test_questions_go_out_in_batches_greedy_with_the_pictures_first() -> None:
     report = evaluate.evaluate(model, iter(cases))
     assert len(report.answers) == len(cases)
     assert [len(batch) for batch in model.batches] == [evaluate.BATCH_SIZE, 5]
-    assert all(sampling.is_greedy and sampling.max_tokens == 96 for sampling in model.samplings)
+    assert all(sampling.temperature == 0 and sampling.max_tokens == 96 for sampling in model.samplings)
     single, pair, clip = ([part["type"] for part in batch[0]["content"]] for batch in model.batches[1][-3:])
     assert single == ["image", "text"]
     assert pair == ["image", "image", "text"]

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tapetum.assets import MODEL_DIR, SAMPLES_DIR
+from tapetum.core.checks import RANGES
 from tapetum.core.config import EngineConfig, ServerConfig
 from tapetum.core.errors import CheckpointError, EngineError, InvalidParameter, TapetumError
 
@@ -81,6 +82,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--max-num-batched-tokens": ("77", "schedule", "max_num_batched_tokens", 77),
     "--encoder-budget-tokens": ("88", "schedule", "encoder_budget_tokens", 88),
     "--itl-target-ms": ("12.5", "schedule", "itl_target_ms", 12.5),
+    "--max-queue-len": ("5", "schedule", "max_queue_len", 5),
     "--schedule": ("throughput", "schedule", "schedule", "throughput"),
     "--kv-cache-memory": ("1.5", "cache", "kv_cache_bytes", 3 * 2**29),
     "--feature-cache-gib": ("2", "cache", "feature_cache_bytes", 2**31),
@@ -153,12 +155,30 @@ def test_defaults_in_the_help_are_those_of_the_records() -> None:
     assert f"[default: {server.port}" in text
 
 
+def test_media_are_limited_together_or_by_kind(served: Served) -> None:
+    assert cli("serve", "--limit-mm-per-prompt", '{"image": 5, "video": 1}').exit_code == 0
+    assert served[0][0].media.limit_per_prompt == {"image": 5, "video": 1}
+
+
+def test_a_range_names_the_flag_of_its_field() -> None:
+    fields_of_flags = {flag: name for flag, (_, _, name, _) in FLAGS.items()} | {"--port": "port"}
+    labels = {label: name for name, (label, *_) in RANGES.items() if label.startswith("--")}
+    assert labels.items() <= fields_of_flags.items()
+    assert len(labels) > 10
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["serve", "--port", "99999"], "99999"),
         (["serve", "--dtype", "int3"], "int3"),
-        (["serve", "--max-num-seqs", "0"], "0"),
+        (["serve", "--max-num-seqs", "0"], "--max-num-seqs is 0, allowed are 1 to 1048576"),
+        (["serve", "--max-model-len", "-5"], "--max-model-len is -5, allowed are 2 to"),
+        (["serve", "--itl-target-ms", "inf"], "--itl-target-ms is inf"),
+        (["serve", "--media-timeout-s", "nan"], "--media-timeout-s is nan"),
+        (["run", PICTURE, "What?", "--seed", "9" * 23], "--seed is 99999999999999999999999, allowed"),
+        (["serve", "--limit-mm-per-prompt", "few"], "'few' is neither a number nor JSON"),
+        (["serve", "--limit-mm-per-prompt", '{"cats": 2}'], "--limit-mm-per-prompt is {'cats': 2}, must be"),
         (["serve", "--kv-cache-memory", "lots"], "'lots' is not a size in GiB"),
         (["serve", "--kv-cache-memory", "-1"], "'-1' is not a size in GiB"),
         (["serve", "--kv-cache-memory", "nan"], "'nan' is not a size in GiB"),

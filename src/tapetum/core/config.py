@@ -1,14 +1,21 @@
-"""Every choice of an operator, in five frozen records. They are built once, at the edge (cli, LLM, tests)."""
+"""Every choice of an operator, in frozen records. They are built once, at the edge (cli, LLM, tests).
+
+A record checks itself: one that exists holds values of the declared types within the ranges of `core.checks`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tapetum.core.checks import check_record
 from tapetum.core.errors import ConfigError
+from tapetum.core.media import MediaKind
 
 Schedule = Literal["balanced", "interactive", "throughput"]
 GIB = 1024**3
+MEDIA_LIMIT = 64  # pictures and clips of a prompt; of a kind, where only others are limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +28,9 @@ class ModelConfig:
     max_model_len: int | None = None  # tokens; None = what the checkpoint says
     served_model_names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_record(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
@@ -28,6 +38,11 @@ class CacheConfig:
     kv_cache_bytes: int | None = None  # None = a share of free memory
     feature_cache_bytes: int = GIB // 2
     has_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        check_record(self)
+        if self.block_size & (self.block_size - 1):
+            raise ConfigError(f"--block-size is {self.block_size}, must be a power of two such as 16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +54,9 @@ class ScheduleConfig:
     schedule: Schedule = "balanced"  # throughput ignores itl_target_ms
     max_queue_len: int = 4096  # waiting requests beyond this are refused
 
+    def __post_init__(self) -> None:
+        check_record(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
@@ -46,6 +64,9 @@ class DeviceConfig:
     threads: int | None = None  # CPU threads; None = the physical cores
     gpu_memory_utilization: float = 0.9
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +76,13 @@ class MediaConfig:
     max_bytes: int = 64 * 1024**2
     max_pixels: int = 178_956_970  # width x height of one picture, before the resize
     max_frames: int = 768
-    limit_per_prompt: int = 64
+    limit_per_prompt: int | Mapping[MediaKind, int] = MEDIA_LIMIT  # together, or of each kind
     timeout_s: float = 10.0
     allowed_local_path: str | None = None  # file: references of clients must lie below
     alpha_ground: tuple[int, int, int] = (255, 255, 255)  # what transparent pixels are put on
+
+    def __post_init__(self) -> None:
+        check_record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +90,9 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +106,4 @@ class EngineConfig:
     media: MediaConfig = field(default_factory=MediaConfig)
 
     def __post_init__(self) -> None:
-        size = self.cache.block_size
-        if size < 1 or size & (size - 1):
-            raise ConfigError(f"--block-size is {size}, must be a power of two such as 16")
-        for flag, value in (
-            ("--max-num-seqs", self.schedule.max_num_seqs),
-            ("--max-num-batched-tokens", self.schedule.max_num_batched_tokens),
-            ("--encoder-budget-tokens", self.schedule.encoder_budget_tokens),
-        ):
-            if value < 1:
-                raise ConfigError(f"{flag} is {value}, must be at least 1")
+        check_record(self)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Literal
 
+from tapetum.core.checks import MAX_SEED, MAX_TOKENS, shown
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import Span
 
@@ -35,21 +36,14 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidParameter(
+                f"ignore_eos is {shown(self.ignore_eos)}, must be true or false", param="ignore_eos"
+            )
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
-        if len(stop) > MAX_STOP_STRINGS:
-            raise InvalidParameter(
-                f"stop has {len(stop)} strings, limit {MAX_STOP_STRINGS}; send fewer", param="stop"
-            )
-        if not all(isinstance(text, str) and text for text in stop):
-            raise InvalidParameter("stop holds an empty string or a non-string; remove it", param="stop")
-
-    @property
-    def is_greedy(self) -> bool:
-        return not self.temperature
 
     def resolved(self, defaults: SamplingParams) -> SamplingParams:
         """The same choices with every `None` replaced from `defaults`, then from the neutral values."""
@@ -73,17 +67,39 @@ _NEUTRAL: dict[str, object] = {
 }
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("temperature", 0.0, 100.0),
-    ("top_k", -1, 2**31 - 1),
+    ("top_k", -1, MAX_TOKENS),
     ("top_p", 1e-9, 1.0),
     ("min_p", 0.0, 1.0),
     ("repetition_penalty", 1e-3, 1e3),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
-    ("seed", -(2**63), 2**63 - 1),
-    ("max_tokens", 1, 2**31 - 1),
+    ("seed", -MAX_SEED - 1, MAX_SEED),
+    ("max_tokens", 1, MAX_TOKENS),
     ("logprobs", 0, 20),
 )
 _INTEGERS = frozenset(("top_k", "seed", "max_tokens", "logprobs"))
+
+
+def _stop_strings(given: object) -> tuple[str, ...]:
+    strings = (given,) if isinstance(given, str) else () if given is None else given
+    if not isinstance(strings, (tuple, list)) or not all(isinstance(text, str) and text for text in strings):
+        raise InvalidParameter(
+            f"stop is {shown(given)}, must be a string or a list of strings, none of them empty", param="stop"
+        )
+    if len(strings) > MAX_STOP_STRINGS:
+        raise InvalidParameter(
+            f"stop has {len(strings)} strings, limit {MAX_STOP_STRINGS}; send fewer", param="stop"
+        )
+    return tuple(strings)
+
+
+def _stop_tokens(given: object) -> tuple[int, ...]:
+    ids = () if given is None else given
+    if not isinstance(ids, (tuple, list)) or not all(type(token_id) is int for token_id in ids):
+        raise InvalidParameter(
+            f"stop_token_ids is {shown(given)}, must be a list of integers", param="stop_token_ids"
+        )
+    return tuple(ids)
 
 
 def _check_range(name: str, value: object, low: float, high: float) -> None:
@@ -92,9 +108,9 @@ def _check_range(name: str, value: object, low: float, high: float) -> None:
     kind = "an integer" if name in _INTEGERS else "a number"
     wanted = int if name in _INTEGERS else (int, float)
     if isinstance(value, bool) or not isinstance(value, wanted):
-        raise InvalidParameter(f"{name} is {value!r}, must be {kind}", param=name)
+        raise InvalidParameter(f"{name} is {shown(value)}, must be {kind}", param=name)
     if not low <= value <= high:  # also refuses NaN
-        raise InvalidParameter(f"{name} is {value}, allowed are {low:g} to {high:g}", param=name)
+        raise InvalidParameter(f"{name} is {shown(value)}, allowed are {low:g} to {high:g}", param=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

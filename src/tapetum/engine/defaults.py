@@ -47,6 +47,6 @@ def _sampling(given: Mapping[str, object]) -> SamplingParams:
 
 def _token_ids(value: object) -> frozenset[int]:
     ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token_id, int) for token_id in ids):
+    if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(f"eos_token_id is {value!r}, must be an integer or a list of integers")
     return frozenset(ids)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from tapetum.core.config import (
     CacheConfig,
@@ -52,33 +50,15 @@ def config_from(model: str | Path | EngineConfig | None, options: Mapping[str, o
 
 
 def _record(record: type, given: Mapping[str, object]) -> object:
-    hints = get_type_hints(record)
-    return record(**{name: _checked(name, given[name], hints[name]) for name in hints if name in given})
+    names = (field.name for field in fields(record))
+    return record(**{name: _plain(given[name]) for name in names if name in given})
 
 
-def _checked(name: str, value: object, hint: object) -> object:
+def _plain(value: object) -> object:
+    """What a record holds for what is as good in Python."""
     if isinstance(value, list):
-        value = tuple(value)
-    elif isinstance(value, Path):
-        value = str(value)
-    if not _fits(value, hint):
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
-        raise ConfigError(f"{name} is {value!r}, must be {wanted}")
-    return value
-
-
-def _fits(value: object, hint: object) -> bool:
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is UnionType or kind is Union:
-        return any(_fits(value, part) for part in parts)
-    if kind is Literal:
-        return value in parts
-    if kind is tuple:
-        inner = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
-        return isinstance(value, tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else cast("type", hint))
+        return tuple(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _names(names: Iterable[str]) -> str:
