@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -140,3 +141,30 @@ def test_free_tokens_have_no_longest_chunk() -> None:
         cost.observe_step(0, 0, chunk, chunk_context(0, chunk), 0.01)
     assert cost.max_chunk(1.0, 0, 0, 0) > 100_000
     assert cost.max_chunk(1.0, 0, 0, 0) <= MAX_CHUNK
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e308, math.nan, -math.inf])
+def test_any_time_has_a_chunk(seconds: float) -> None:
+    for cost in (CostModel(), _trained()):
+        chunk = cost.max_chunk(seconds, 3, 100, 50)
+        assert chunk == 0 if not seconds > 0 else 1000 < chunk <= MAX_CHUNK
+
+
+def test_tokens_that_cost_next_to_nothing_come_in_any_number() -> None:
+    cost = CostModel()
+    for chunk in (16, 256, 4096) * 50:
+        cost.observe_step(0, 0, chunk, chunk_context(0, chunk), 1e-3)
+    assert cost.max_chunk(math.inf, 0, 0, 0) == MAX_CHUNK
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0, 1e-300, 1e300])
+def test_a_time_that_no_clock_tells_teaches_nothing(seconds: float) -> None:
+    cost, same = _trained(), _trained()
+    cost.observe_step(4, 1000, 64, 100.0, seconds)
+    cost.observe_encode(64, 4096, seconds)
+    assert cost.step_seconds(4, 1000, 64) == same.step_seconds(4, 1000, 64)
+    assert cost.encode_seconds(64, 4096) == same.encode_seconds(64, 4096)
+    assert (cost.step_error_ratio, cost.encode_error_ratio) == (
+        same.step_error_ratio,
+        same.encode_error_ratio,
+    )

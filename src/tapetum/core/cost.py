@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 MAX_CHUNK = 1 << 30  # when tokens cost nothing
+MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6  # of a step or an encode; outside them a clock or a wish is wrong
 
 _STEP_PRIOR = (5e-3, 1e-3, 1e-6, 2e-4, 2e-8)
 _ENCODE_PRIOR = (2e-3, 1e-4, 1e-8)
@@ -54,13 +55,13 @@ class CostModel:
     def max_chunk(self, seconds: float, decodes: int, context: int, chunk_start: int) -> int:
         """The longest prefill chunk from `chunk_start` on that fits a step of `seconds` beside these decodes."""
         *_, per_token, per_pair = self._step.coefficients()
-        left = seconds - self.step_seconds(decodes, context)
-        if left <= 0:
+        left = min(seconds, MAX_SECONDS) - self.step_seconds(decodes, context)
+        if not left > 0:  # NaN too
             return 0
         # Solve per_pair/2 · n² + linear · n = left; this form of the root has no cancellation.
         linear = per_token + per_pair * chunk_start
         divisor = linear + sqrt(linear * linear + 2 * per_pair * left)
-        return min(MAX_CHUNK, int(2 * left / divisor)) if divisor > 0 else MAX_CHUNK
+        return int(min(MAX_CHUNK, 2 * left / divisor)) if divisor > 0 else MAX_CHUNK
 
     @property
     def step_error_ratio(self) -> float:
@@ -91,7 +92,7 @@ class _Fit:
         self._predicted = self._actual = 0.0
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
-        if seconds <= 0:
+        if not MIN_SECONDS <= seconds <= MAX_SECONDS:
             return
         self._predicted = self._predicted * _RATIO_FORGETTING + self.predict(features)
         self._actual = self._actual * _RATIO_FORGETTING + seconds
