@@ -261,6 +261,12 @@ def test_the_template_is_found_in_each_place_it_may_be_in(tmp_path: Path) -> Non
     assert rendered() == "as jinja"
 
 
+def test_a_template_that_is_no_text_is_a_checkpoint_error(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"{{ messages }}\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read as UTF-8"):
+        ChatTemplate.load(tmp_path, TOKENIZER)
+
+
 def test_a_template_that_does_not_compile_is_a_checkpoint_error() -> None:
     with pytest.raises(CheckpointError, match="does not compile"):
         template("{% if %}")

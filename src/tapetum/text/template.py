@@ -19,7 +19,7 @@ from tapetum.core.errors import CheckpointError, InvalidParameter, TemplateError
 from tapetum.core.media import MediaKind
 from tapetum.text.guard import Disguise, Guard
 from tapetum.text.jinja import build_environment
-from tapetum.text.tokenizer import Tokenizer, read_json, special_names
+from tapetum.text.tokenizer import Tokenizer, read_json, read_text, special_names
 
 MAX_PROMPT_CHARS = 16 * 1024**2
 MAX_RENDER_S = 10.0
@@ -185,7 +185,7 @@ def _read_source(directory: Path, tokenizer_config: Mapping[str, object]) -> str
     """The template's text from whichever file of the checkpoint has it; the newest convention wins."""
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     stored = read_json(directory / "chat_template.json").get(
         "chat_template", tokenizer_config.get("chat_template")
     )

@@ -124,12 +124,21 @@ def read_json(path: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}; fetch the checkpoint again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object; fetch the checkpoint again")
     return value
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read as UTF-8: {error}; fetch the checkpoint again"
+        ) from error
 
 
 def _media_tokens(config: Mapping[str, object]) -> dict[int, MediaKind]:
