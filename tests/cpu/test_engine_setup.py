@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR
 from tapetum.core.config import DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import CheckpointError, ConfigError
@@ -134,6 +135,36 @@ def execute_again(execute, executor, plan, steps) -> float:
     result = execute(plan)
     execute(next(step for step in steps if step.released))
     return result.forward_s
+
+
+@pytest.mark.parametrize("max_model_len", [2, 3, 17, 18, 100])
+@pytest.mark.parametrize("max_num_batched_tokens", [1, 17])
+def test_the_profile_stays_within_small_limits(max_model_len, max_num_batched_tokens):
+    config = EngineConfig(
+        model=ModelConfig(dtype="float32", max_model_len=max_model_len),
+        device=DeviceConfig(threads=1),
+        schedule=ScheduleConfig(
+            max_num_seqs=9, max_num_batched_tokens=max_num_batched_tokens, encoder_budget_tokens=20
+        ),
+    )
+    executor = load_executor(MODEL_DIR, config)
+    plans = []
+    execute = executor.execute
+    executor.execute = lambda plan: (plans.append(plan), execute(plan))[1]
+    profile(executor, executor.facts, ModelFiles.load(MODEL_DIR).processor, config, lambda: 0.0)
+    assert executor.num_requests == 0
+    assert any(plan.rows for plan in plans)
+    for plan in plans:
+        assert sum(row.length for row in plan.rows) <= max_num_batched_tokens
+        assert len(plan.rows) <= 9
+        assert all(row.end < max_model_len for row in plan.rows)
+        assert all(job.item.geometry.num_tokens <= min(20, max_model_len) for job in plan.encodes)
+
+
+def test_an_engine_with_the_smallest_context_answers():
+    with LLM(max_model_len=2, dtype="float32", threads=1) as llm:
+        [output] = llm.generate("a", SamplingParams(ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 1
 
 
 def test_the_profile_stops_when_steps_are_slow():

@@ -116,6 +116,7 @@ def _items(processor: Processor, max_tokens: int) -> tuple[MediaItem, ...]:
 
 def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> tuple[Request, ...]:
     """As many as the widest decode has rows, all with one prompt of the longest profiled length."""
+    schedule = config.schedule
     length = min(sum(_CHUNKS) + 1, facts.max_model_len - 1)
     token_id = next(
         token for token in range(facts.vocab_size) if token not in processor.media_tokens.values()
@@ -130,7 +131,7 @@ def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> 
             max_tokens=len(_DECODES) + 1,  # each may sample once a width
             stop_token_ids=frozenset(),
         )
-        for index in range(min(max(_DECODES), config.schedule.max_num_seqs))
+        for index in range(min(max(_DECODES), schedule.max_num_seqs, schedule.max_num_batched_tokens))
     )
 
 
