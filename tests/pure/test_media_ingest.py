@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tapetum.core.chat import MediaPart
+from tapetum.core.checks import RANGES
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import (
     CapacityError,
@@ -293,6 +294,13 @@ def test_deadline():
         gate.opened.set()
         assert ingest.load(image(png(2)), tenant="t").key == expected(png(2))[0]
         assert gate.num_started <= 3
+
+
+def test_the_longest_timeout_is_one_the_watcher_can_wait_for():
+    longest = RANGES["timeout_s"][2]
+    with running(timeout_s=longest) as ingest:
+        ingest.load(image(png()), tenant="t")
+        assert ingest._watch.is_alive()
 
 
 def test_a_deadline_is_each_askers_own():

@@ -158,6 +158,26 @@ def test_clients_do_not_leave_the_allowed_folder(folder):
     assert read(str(folder / "way in" / "cat.png"), allowed_local_path=str(root)) == FILE
 
 
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="this system cannot refuse links as it opens")
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_link_put_in_after_the_check_is_not_followed(folder, monkeypatch, trusted):
+    root = folder / "allowed"
+    resolve = os.path.realpath
+
+    def resolve_then_swap(path: str) -> str:
+        """What an attacker does between the check and the open."""
+        real = resolve(path)
+        if real.endswith("cat.png"):
+            os.unlink(real)
+            os.symlink(folder / "secret.png", real)
+        return real
+
+    monkeypatch.setattr(os.path, "realpath", resolve_then_swap)
+    with pytest.raises(MediaError, match="cannot be read"):
+        read(str(root / "cat.png"), allowed_local_path=str(root), trusted=trusted)
+    assert (root / "cat.png").is_symlink(), "the swap took place"
+
+
 def test_files_that_cannot_be_read(folder, monkeypatch):
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
