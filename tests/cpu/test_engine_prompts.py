@@ -14,7 +14,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from tapetum.assets import MODEL_DIR, SAMPLES_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
-from tapetum.core.config import MediaConfig
+from tapetum.core.config import MEDIA_LIMIT, MediaConfig
 from tapetum.core.errors import (
     CheckpointError,
     InvalidParameter,
@@ -45,7 +45,7 @@ def builder(ingest):
     return builder_over(ingest)
 
 
-def builder_over(loader, *, max_model_len: int = 2048, max_media: int = 8) -> PromptBuilder:
+def builder_over(loader, *, max_model_len: int = 2048, max_media=8) -> PromptBuilder:
     return PromptBuilder(files(), loader, PromptLimits(max_model_len=max_model_len, max_media=max_media))
 
 
@@ -125,6 +125,33 @@ def test_too_many_media_are_refused_before_any_is_loaded():
         build(builder, chat(picture(1), picture(2), picture(3)))
 
 
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"image": 1, "video": 5}, "prompt has 2 pictures, limit 1"),
+        ({"video": 0}, "prompt has 1 clips, limit 0"),
+        ({"image": 2, "video": 1}, None),
+        ({"video": 1}, None),
+        ({}, None),
+    ],
+)
+def test_kinds_may_have_limits_of_their_own(limits, words):
+    clip = MediaPart(kind="video", source=[b""])
+    builder, prompt = builder_over(NeverLoader(), max_media=limits), chat(picture(1), clip, picture(2))
+    if words is None:
+        assert len(builder.draft(prompt, SamplingParams()).media) == 3
+    else:
+        with pytest.raises(MediaTooLarge, match=words):
+            builder.draft(prompt, SamplingParams())
+
+
+def test_a_kind_that_is_not_limited_keeps_the_default():
+    builder = builder_over(NeverLoader(), max_media={"video": 1})
+    builder.draft(chat(*[picture(1)] * MEDIA_LIMIT), SamplingParams())
+    with pytest.raises(MediaTooLarge, match=f"{MEDIA_LIMIT + 1} pictures, limit {MEDIA_LIMIT}"):
+        builder.draft(chat(*[picture(1)] * (MEDIA_LIMIT + 1)), SamplingParams())
+
+
 class NeverLoader:
     """Delivers `ready` and nothing after that."""
 
@@ -195,7 +222,7 @@ def test_terms_travel_with_the_request(builder):
 
 def test_defaults_of_the_bundled_model_apply(builder):
     request = build(builder, TextInput(prompt="hi"))
-    assert request.sampling.is_greedy
+    assert request.sampling.temperature == 0
     assert request.max_tokens == 96
     assert request.stop_token_ids == {EOS, 1010}
     assert build(builder, TextInput(prompt="hi"), ignore_eos=True, stop_token_ids=[7]).stop_token_ids == {7}
@@ -214,7 +241,7 @@ def test_max_tokens_fits_the_context_or_is_refused(ingest):
         build(builder, prompt, max_tokens=11)
 
 
-@pytest.mark.parametrize("token_id", [-1, 1024, "7", 1.0])
+@pytest.mark.parametrize("token_id", [-1, 1024])
 def test_stop_tokens_must_be_tokens(builder, token_id):
     with pytest.raises(InvalidParameter, match="stop_token_ids holds") as caught:
         build(builder, TextInput(prompt="hi"), stop_token_ids=[token_id])
@@ -250,7 +277,10 @@ def test_ends_of_sequence_come_from_either_file(tmp_path):
     assert GenerationDefaults.load(tmp_path).max_new_tokens == 17
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"do_sample": true, "top_p": 3}', '{"eos_token_id": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"do_sample": true, "top_p": 3}', '{"eos_token_id": "x"}', '{"eos_token_id": [true]}'],
+)
 def test_a_broken_generation_config_is_a_checkpoint_error(tmp_path, text):
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(CheckpointError):

@@ -177,6 +177,48 @@ def test_generate_takes_strings_and_dicts(llm):
 
 
 def test_lists_keep_their_order_whatever_ends_first(llm):
+def test_options_of_a_part_set_how_it_is_processed(llm):
+    few, most = {"max_pixels": 20_000}, SamplingParams(max_tokens=1)
+    source, url = path(0), path(0).as_uri()
+    parts = [
+        {"type": "image", "image": source},
+        {"type": "image", "image": source, **few},
+        {"type": "image_url", "image_url": url, **few},
+        {"type": "image_url", "image_url": {"url": url, "detail": "low"}, **few},
+        {"type": "image_url", "image_url": {"url": url, **few}},
+    ]
+    outputs = llm.chat([[{"role": "user", "content": [part]}] for part in parts], most)
+    full, *small = [output.media[0].used for output in outputs]
+    assert full[0] * full[1] > 20_000 >= small[0][0] * small[0][1]
+    assert set(small) == {small[0]}
+
+
+def test_options_of_a_prompt_count_for_all_its_media(llm):
+    prompt = {"prompt": "<|image_pad|><|video_pad|>", "images": [path(0)], "videos": [[path(0), path(0)]]}
+    [plain] = llm.generate(prompt, SamplingParams(max_tokens=1))
+    [small] = llm.generate(
+        {**prompt, "mm_processor_kwargs": {"max_pixels": 20_000}}, SamplingParams(max_tokens=1)
+    )
+    for before, after in zip(plain.media, small.media, strict=True):
+        assert before.used[0] * before.used[1] > 20_000 >= after.used[0] * after.used[1]
+
+
+def test_the_rate_of_a_clip_reaches_its_processing():
+    [part] = chat_input([{"role": "user", "content": [{**CLIP, "fps": 2.0}]}]).messages[0].content
+    assert part.options == {"fps": 2.0}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "image", "image": path(0)}, {"type": "image_url", "image_url": {"url": str(path(0))}}, CLIP],
+)
+def test_options_that_are_not_known_are_refused(llm, part):
+    with pytest.raises(InvalidParameter, match="media option 'nonsense' is unknown; known are min_pixels"):
+        llm.chat([{"role": "user", "content": [{**part, "nonsense": 1}]}])
+    with pytest.raises(InvalidParameter, match="max_pixels is 'few'"):
+        llm.chat([{"role": "user", "content": [{**part, "max_pixels": "few"}]}])
+
+
     lengths = [9, 1, 30, 2, 17, 4]
     params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
     outputs = llm.chat([[user(f"Count to {length}")] for length in lengths], params)
@@ -286,7 +328,20 @@ def test_times_add_up(llm):
         ("", InvalidParameter),
         ("word " * 3000, PromptTooLong),
     ],
-    ids=["number", "key", "prompt type", "no list", "no place", "junk", "cut", "no frames", "empty", "long"],
+    ids=[
+        "number",
+        "key",
+        "prompt type",
+        "no list",
+        "no place",
+        "options type",
+        "option",
+        "junk",
+        "cut",
+        "no frames",
+        "empty",
+        "long",
+    ],
 )
 def test_a_bad_prompt_is_named_and_nothing_has_run(llm, bad, error):
     before = llm._engine.stats
@@ -315,6 +370,9 @@ def test_messages_of_another_shape_are_refused(llm, messages):
     assert caught.value.param == "messages"
 
 
+        ({"prompt": "x", "mm_processor_kwargs": 5}, InvalidParameter),
+        ({"prompt": "<|image_pad|>", "images": [path(0)], "mm_processor_kwargs": {"a": 1}}, InvalidParameter),
 def test_sampling_params_come_one_for_each_or_one_for_all(llm):
     with pytest.raises(InvalidParameter, match="2 entries for 3 prompts"):
         llm.generate(["a", "b", "c"], [SamplingParams()] * 2)
+        [{"role": "user", "content": [{"type": ["image"], "image": b""}]}],

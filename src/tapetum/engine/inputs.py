@@ -1,6 +1,7 @@
 """What users of LLM write, as prompts: strings, dicts with pictures, and OpenAI-style messages.
 
-Owns the shapes that are taken and the messages about those that are not. References here are the operator's own:
+Owns the shapes that are taken and the messages about those that are not. What a part says besides its type and source
+are options of its processing; the media layer refuses those it does not know. References here are the operator's own:
 paths are not confined, and whatever the media layer can open is passed on as it is.
 """
 
@@ -9,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
+from tapetum.core.checks import shown
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import MediaKind
 
-_PROMPT_KEYS = ("prompt", "images", "videos")
+_PROMPT_KEYS = ("prompt", "images", "videos", "mm_processor_kwargs")
 _TEXT_TYPES = ("text", "input_text")
+_MEDIA_TYPES: dict[str, MediaKind] = {"image": "image", "image_url": "image", "video": "video"}
 
 
 def text_input(prompt: object) -> TextInput:
-    """A string, or a dict of `prompt`, `images` and `videos`."""
+    """A string, or a dict of `prompt`, `images`, `videos` and `mm_processor_kwargs`, the options of all its media."""
     if isinstance(prompt, str):
         return TextInput(prompt=prompt)
     if not isinstance(prompt, Mapping):
@@ -31,10 +34,17 @@ def text_input(prompt: object) -> TextInput:
         )
     text = prompt.get("prompt")
     if not isinstance(text, str):
-        raise InvalidParameter(f"prompt['prompt'] is {text!r}, must be a string", param="prompt")
+        raise InvalidParameter(f"prompt['prompt'] is {shown(text)}, must be a string", param="prompt")
     images = _listing("images", prompt.get("images"))
     videos = _listing("videos", prompt.get("videos"))
-    parts = [_part("image", source) for source in images] + [_part("video", source) for source in videos]
+    options = prompt.get("mm_processor_kwargs")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidParameter(
+            f"mm_processor_kwargs is {shown(options)}, must be a dict such as {{'max_pixels': 50176}}",
+            param="mm_processor_kwargs",
+        )
+    parts = [_part("image", source, options or {}) for source in images]
+    parts += [_part("video", source, options or {}) for source in videos]
     return TextInput(prompt=text, media=tuple(parts))
 
 
@@ -57,7 +67,7 @@ def _message(message: object) -> Message:
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or not isinstance(role, str):
         raise InvalidParameter(
-            f"message is {_shown(message)}, must be a dict with a string role and a content", param="messages"
+            f"message is {shown(message)}, must be a dict with a string role and a content", param="messages"
         )
     content = message.get("content")
     if isinstance(content, str):
@@ -66,7 +76,7 @@ def _message(message: object) -> Message:
         return Message(role=role, content=())
     if not isinstance(content, Sequence):
         raise InvalidParameter(
-            f"content of a {role} message is {_shown(content)}, must be a string or a list of parts",
+            f"content of a {role} message is {shown(content)}, must be a string or a list of parts",
             param="messages",
         )
     return Message(role=role, content=tuple(_content_part(part) for part in content))
@@ -76,17 +86,12 @@ def _content_part(part: object) -> str | MediaPart:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
-        raise InvalidParameter(f"part is {_shown(part)}, must be a dict with a type", param="messages")
+        raise InvalidParameter(f"part is {shown(part)}, must be a dict with a type", param="messages")
     kind = part.get("type")
     if kind in _TEXT_TYPES and isinstance(part.get("text"), str):
         return str(part["text"])
-    if kind == "image" and "image" in part:
-        return _part("image", part["image"])
-    if kind == "image_url" and "image_url" in part:
-        reference = part["image_url"]
-        return _part("image", reference.get("url") if isinstance(reference, Mapping) else reference)
-    if kind == "video" and "video" in part:
-        return _part("video", part["video"])
+    if isinstance(kind, str) and kind in _MEDIA_TYPES and kind in part:
+        return _media_part(kind, part)
     raise InvalidParameter(
         f"part of type {kind!r} with keys {_listed(part)} is not known; send "
         '{"type": "text", "text": ...}, {"type": "image", "image": ...}, '
@@ -95,8 +100,18 @@ def _content_part(part: object) -> str | MediaPart:
     )
 
 
-def _part(kind: MediaKind, source: object) -> MediaPart:
-    return MediaPart(kind=kind, source=source, is_trusted=True)
+def _media_part(name: str, part: Mapping[str, object]) -> MediaPart:
+    source = part[name]
+    options = {key: value for key, value in part.items() if key not in ("type", name)}
+    if name == "image_url" and isinstance(source, Mapping):
+        # `detail` is a hint of OpenAI's to its own models.
+        inner = {key: value for key, value in source.items() if key not in ("url", "detail")}
+        source, options = source.get("url"), inner | options
+    return _part(_MEDIA_TYPES[name], source, options)
+
+
+def _part(kind: MediaKind, source: object, options: Mapping[str, object]) -> MediaPart:
+    return MediaPart(kind=kind, source=source, options=options, is_trusted=True)
 
 
 def _listing(name: str, value: object) -> Sequence[object]:
@@ -111,8 +126,3 @@ def _listing(name: str, value: object) -> Sequence[object]:
 
 def _listed(names: object) -> str:
     return ", ".join(map(str, names))  # type: ignore[call-overload]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -58,8 +58,9 @@ class LLM:
         """Continue one prompt or a list of prompts, written whole: special tokens in them count.
 
         A prompt is a string or `{"prompt": str, "images": [...], "videos": [[frame, ...], ...]}` with a placeholder
-        for each picture and clip. A picture is a path, bytes of a file, a PIL picture or an array. Raises the error
-        of the first prompt at fault and says which one it is; nothing of the list is left in the engine then.
+        for each picture and clip; `"mm_processor_kwargs": {"max_pixels": ...}` counts for all of them. A picture is a
+        path, bytes of a file, a PIL picture or an array. Raises the error of the first prompt at fault and says which
+        one it is; nothing of the list is left in the engine then.
         """
         entries = prompts if isinstance(prompts, (list, tuple)) else [prompts]
         return self._run(text_input, entries, sampling_params, use_tqdm)
@@ -71,7 +72,8 @@ class LLM:
 
         A conversation is a list of OpenAI-style messages. Besides text parts a content may hold
         `{"type": "image", "image": picture}`, `{"type": "image_url", "image_url": {"url": ...}}` and
-        `{"type": "video", "video": [frame, ...]}`. Errors as in `generate`.
+        `{"type": "video", "video": [frame, ...]}`; `min_pixels`, `max_pixels` and, of a clip, `fps` beside them set
+        how it is processed. Errors as in `generate`.
         """
         is_one = not isinstance(messages, (list, tuple)) or is_conversation(messages)
         entries = [messages] if is_one else cast("Sequence[object]", messages)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
+from tapetum.core.config import MEDIA_LIMIT
 from tapetum.core.media import MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
@@ -32,7 +33,7 @@ class MediaLoader(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLimits:
     max_model_len: int  # tokens of prompt and answer together
-    max_media: int  # pictures and clips of one prompt
+    max_media: int | Mapping[MediaKind, int]  # pictures and clips of one prompt, together or of each kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +81,7 @@ class PromptBuilder:
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
         media = _media_of(prompt)
-        if len(media) > self._limits.max_media:
-            raise MediaTooLarge(
-                f"prompt has {len(media)} pictures and clips, limit {self._limits.max_media}; "
-                "send fewer or raise --limit-mm-per-prompt"
-            )
+        _check_count(media, self._limits.max_media)
         if isinstance(prompt, ChatInput):
             segments = self._template.render(prompt)
         else:
@@ -167,7 +164,7 @@ class PromptBuilder:
     def _check_stop_tokens(self, sampling: SamplingParams) -> None:
         size = self._tokenizer.vocab_size
         for token_id in sampling.stop_token_ids:
-            if not isinstance(token_id, int) or not 0 <= token_id < size:
+            if not 0 <= token_id < size:
                 raise InvalidParameter(
                     f"stop_token_ids holds {token_id!r}, tokens are integers from 0 to {size - 1}",
                     param="stop_token_ids",
@@ -208,3 +205,19 @@ def _result(future: Future[MediaItem], index: int, count: int) -> MediaItem:
     except TapetumError as error:
         place = f"media {index + 1} of {count}: " if count > 1 else ""
         raise type(error)(place + error.message, param=error.param) from error
+def _check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, int]) -> None:
+    if isinstance(limit, int):
+        counts = [(len(media), "pictures and clips", limit)]
+    else:
+        kinds = [part.kind for part in media]
+        counts = [
+            (kinds.count("image"), "pictures", limit.get("image", MEDIA_LIMIT)),
+            (kinds.count("video"), "clips", limit.get("video", MEDIA_LIMIT)),
+        ]
+    for count, what, most in counts:
+        if count > most:
+            raise MediaTooLarge(
+                f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
+            )
+
+
