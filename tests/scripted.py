@@ -113,6 +113,7 @@ class ScriptedExecutor(Executor):
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._features: set[bytes] = set()
+        self._failed_features: set[bytes] = set()  # dropped afterwards, though they never were there
         self._blocks: dict[int, list[int]] = {}  # fingerprints of what was written, from the block's start
 
     @property
@@ -131,6 +132,7 @@ class ScriptedExecutor(Executor):
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
         self._check_rows(rows, requests, features)
         self._requests, self._features = requests, features - failed_features.keys()
+        self._failed_features = (self._failed_features - set(plan.dropped_features)) | failed_features.keys()
         self._released = (self._released | set(plan.released)) - requests.keys()
         self.plans.append(plan)
         self.encoded.update(job.item.key for job in plan.encodes)
@@ -174,9 +176,9 @@ class ScriptedExecutor(Executor):
     def _features_after(self, plan: BatchPlan) -> set[bytes]:
         features = set(self._features)
         for key in plan.dropped_features:
-            if key not in features:
+            if key not in features | self._failed_features:
                 raise PlanError(f"features {key!r} are dropped but not there")
-            features.remove(key)
+            features.discard(key)
         for job in plan.encodes:
             if job.item.key in features:
                 raise PlanError(f"features {job.item.key!r} are encoded twice")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tapetum.core.config import CacheConfig, EngineConfig
+from tapetum.core.cost import CostModel
 from tapetum.core.errors import (
     CapacityError,
     EngineError,
@@ -12,8 +16,10 @@ from tapetum.core.errors import (
     Overloaded,
     PromptTooLong,
 )
+from tapetum.core.plan import SampledToken, StepResult
 from tapetum.core.request import SamplingParams
-from tests.pure.stage import Stage
+from tapetum.sched import build_scheduler
+from tests.pure.stage import SIZE, Stage, make_facts
 from tests.scripted import RESOLVED, ScriptedExecutor, hashed_token, make_item, make_request
 
 
@@ -467,3 +473,93 @@ def test_stats_say_where_the_time_went() -> None:
         5.0,
         7.0,
     )
+
+
+def test_deadlines_of_ended_requests_are_forgotten() -> None:
+    """Half of them ended while one with a far deadline runs on; it still meets its own."""
+    stage = Stage(max_num_seqs=1)
+    stage.add(_text("long", max_tokens=90, deadline_s=50.0))
+    roster = stage.scheduler._roster
+    for index in range(300):
+        stage.add(_text(f"r{index}", deadline_s=1e6 + index), _text(f"s{index}", deadline_s=1e6 - index))
+        stage.tell([stage.scheduler.abort(f"r{index}", stage.now)])
+        assert roster.num_deadlines <= 2 * len(roster.live())
+    for index in range(300):
+        stage.tell([stage.scheduler.abort(f"s{index}", stage.now)])
+        assert roster.num_deadlines <= 2 * len(roster.live())
+    stage.drain()
+    assert stage.reasons()["long"] == "error" and len(stage.tokens["long"]) == 50
+    assert roster.num_deadlines == 0
+
+
+@pytest.mark.parametrize(("tokens", "least"), [(1, 1), (2, 1), (5, 3), (6, 3), (8, 4), (12, 4)])
+def test_decodes_never_take_all_tokens_of_a_step(tokens: int, least: int) -> None:
+    """Long answers are under way, more come for ever: whoever has been admitted and prefills moves on all the same."""
+    stage = Stage(num_blocks=200, max_num_batched_tokens=tokens)
+    for index in range(20):
+        stage.add(_text(f"r{index}", 14, max_tokens=9))
+    while stage.scheduler.has_work:
+        before = dict(stage.executor.computed)
+        stage.step()
+        assert sum(row.length for row in stage.plans[-1].rows) <= tokens
+        prefills = [row for row in stage.plans[-1].rows if row.start < 14]
+        if prefills:
+            first = prefills[0]
+            assert first.length >= min(least, 14 - before.get(first.request_id, 0))
+        under_way = [name for name, count in before.items() if count < 14]
+        assert set(under_way[:1]) <= {row.request_id for row in prefills}
+    assert set(stage.reasons().values()) == {"length"}
+
+
+def test_what_a_plan_that_was_broken_off_told_to_forget_is_told_again() -> None:
+    """The plan ends one request, drops one picture and encodes another; it never reaches the executor."""
+    stage = Stage(feature_tokens=8)
+    stage.add(make_request("a", [1, make_item("p", 8)], max_tokens=1))
+    stage.step()
+    stage.add(make_request("b", [2, make_item("q", 8)], max_tokens=1))
+    plan = stage.scheduler.schedule(stage.now)
+    assert (plan.released, plan.dropped_features) == (("a",), (make_item("p", 8).key,))
+    stage.tell(stage.scheduler.abandon(plan, EngineError("broken off"), stage.now))
+    assert stage.reasons() == {"a": "length", "b": "error"}
+    assert stage.scheduler.stats().feature_bytes == 0 and stage.scheduler.has_work
+    plan = stage.scheduler.schedule(stage.now)
+    assert plan.released == ("a", "b")
+    assert plan.dropped_features == (make_item("p", 8).key, make_item("q", 8).key)
+
+
+def test_features_that_a_broken_step_left_behind_are_dropped() -> None:
+    stage = Stage()
+    picture = make_item("p", 6)
+    stage.add(make_request("a", [1, picture, 2]))
+    plan = stage.scheduler.schedule(stage.now)
+    stage.executor.execute(plan)
+    stage.tell(stage.scheduler.abandon(plan, EngineError("broken off"), stage.now))
+    assert stage.executor.feature_keys == {picture.key}
+    stage.drain()
+    assert stage.executor.feature_keys == frozenset() and stage.executor.request_ids == frozenset()
+    stage.add(make_request("again", [1, picture, 2]))
+    stage.drain()
+    assert stage.reasons() == {"a": "error", "again": "length"}
+    stage.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "other", [{"weights_fingerprint": b"new"}, {"encoder_fingerprint": b"new"}, {"dtype": "x"}]
+)
+def test_other_weights_never_find_the_blocks_of_these(other: dict[str, object]) -> None:
+    """Two schedulers as they are built for two models, over one tree."""
+    facts = make_facts(32, 1000)
+    cost, config = CostModel(), EngineConfig(cache=CacheConfig(block_size=SIZE))
+    first, same, second = (
+        build_scheduler(config, each, cost) for each in (facts, facts, replace(facts, **other))
+    )
+    for scheduler in (same, second):
+        scheduler._ledger.pool, scheduler._ledger.tree = first._ledger.pool, first._ledger.tree
+    found = []
+    for scheduler in (first, same, second):
+        scheduler.add(_text("a", 13, max_tokens=1), 0.0)
+        plan = scheduler.schedule(0.0)
+        result = StepResult(step=plan.step, tokens={"a": SampledToken(token_id=1)})
+        (event,) = scheduler.commit(plan, result, 1.0)
+        found.append(event.stats.num_cached_tokens)
+    assert found == [0, 12, 0]

@@ -75,6 +75,7 @@ class VisualMachine(RuleBasedStateMachine):
         assert set(self.cache.fail(self._key(name))) == set(+self.pins[name])
         del self.states[name], self.pins[name]
         self.idle_since.pop(name, None)
+        self.dropped.append(name)
 
     @precondition(lambda self: self.states)
     @rule(data=st.data(), owner=st.sampled_from(OWNERS))
@@ -92,10 +93,16 @@ class VisualMachine(RuleBasedStateMachine):
             self.pins[name][owner] -= 1
             self._let_go(name)
 
-    @rule()
-    def take_dropped(self) -> None:
-        assert self.cache.take_dropped() == tuple(ITEMS[name].key for name in self.dropped)
-        self.dropped.clear()
+    @rule(is_lost=st.booleans())
+    def take_dropped(self, is_lost: bool) -> None:
+        """Each once, in order; what the plan that took them never told is told by the next."""
+        taken = self.cache.take_dropped()
+        assert taken == tuple(dict.fromkeys(ITEMS[name].key for name in self.dropped))
+        assert not self.cache.has_dropped
+        if is_lost:
+            self.cache.return_dropped(taken)
+        else:
+            self.dropped.clear()
 
     @invariant()
     def accounts_agree(self) -> None:

@@ -3,12 +3,13 @@
 Owns the accounts of one device's feature memory; the features themselves lie in the executor's store, which follows
 the encodes and drops of the plan. A key is absent, being encoded or resident. A key that is being encoded is never
 begun again (single flight): whoever else needs it pins it and shares the outcome, failure included. Only resident
-features that nobody pins are evicted, the least recently used first.
+features that nobody pins are evicted, the least recently used first. Every key that leaves the account is dropped.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -41,7 +42,7 @@ class VisualCache:
         self._idle: OrderedDict[FeatureKey, None] = OrderedDict()  # resident without pins, least recent first
         self._num_bytes = 0
         self._idle_bytes = 0
-        self._dropped: list[FeatureKey] = []
+        self._dropped: list[bytes] = []  # media keys
         self.num_evictions = 0
 
     def key_of(self, item: MediaItem) -> FeatureKey:
@@ -95,12 +96,16 @@ class VisualCache:
             self._set_idle(key, entry)
 
     def fail(self, key: FeatureKey) -> tuple[str, ...]:
-        """Forget features that the device does not have -> the requests that were waiting for them."""
+        """Give up features -> the requests that were waiting for them.
+
+        They are dropped as well: the step may have failed after the encode.
+        """
         entry = self._entries.pop(key, None)
         if entry is None:
             return ()
         self._unset_idle(key, entry)
         self._num_bytes -= entry.num_bytes
+        self._dropped.append(key.media_key)
         return tuple(entry.pins)
 
     def pin(self, key: FeatureKey, request_id: str) -> None:
@@ -124,11 +129,19 @@ class VisualCache:
         entry = self._entries.get(key)
         return tuple(entry.pins) if entry else ()
 
+    @property
+    def has_dropped(self) -> bool:
+        return bool(self._dropped)
+
     def take_dropped(self) -> tuple[bytes, ...]:
-        """Media keys evicted since the last call, in order, for the next plan."""
-        dropped = tuple(key.media_key for key in self._dropped)
+        """Media keys evicted or failed since the last call, in order, for the next plan."""
+        dropped = tuple(dict.fromkeys(self._dropped))
         self._dropped.clear()
         return dropped
+
+    def return_dropped(self, keys: Iterable[bytes]) -> None:
+        """What `take_dropped` gave goes into the next plan: that of the last one never ran."""
+        self._dropped = [*keys, *self._dropped]
 
     def _bytes_of(self, item: MediaItem) -> int:
         return item.geometry.num_tokens * self._bytes_per_token
@@ -138,7 +151,7 @@ class VisualCache:
         entry = self._entries.pop(key)
         self._idle_bytes -= entry.num_bytes
         self._num_bytes -= entry.num_bytes
-        self._dropped.append(key)
+        self._dropped.append(key.media_key)
         self.num_evictions += 1
 
     def _set_idle(self, key: FeatureKey, entry: _Entry) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """Counts of now (`num_running` … `feature_capacity_bytes`) and totals since the start (the rest)."""
+    """Counts of now (`num_running` … `feature_bytes`) and totals since the start (the rest)."""
 
     num_running: int
     num_waiting: int
@@ -17,7 +17,6 @@ class SchedulerStats:
     num_held_blocks: int  # in use by running requests
     blocks_by_tag: Mapping[str, int]  # cached and held blocks: text, visual, mixed
     feature_bytes: int
-    feature_capacity_bytes: int
     prefix_queries: int  # tokens looked up at first admissions
     prefix_hits: int  # of those, found
     prefix_evictions: int  # blocks

@@ -42,6 +42,15 @@ def step_budget(config: ScheduleConfig) -> StepBudget:
     return StepBudget(config.max_num_seqs, config.max_num_batched_tokens, config.encoder_budget_tokens)
 
 
+def max_running(config: ScheduleConfig, block_size: int) -> int:
+    """How many requests may run at once: few enough that their decodes leave tokens of every step to a prefill.
+
+    Left over is one block, or half of the step where that is less.
+    """
+    left_over = min(block_size, (config.max_num_batched_tokens + 1) // 2)
+    return min(config.max_num_seqs, config.max_num_batched_tokens - left_over + 1)
+
+
 def step_seconds_limit(config: ScheduleConfig) -> float | None:
     """How long a step may take while requests decode."""
     share = _TIME_SHARE.get(config.schedule)

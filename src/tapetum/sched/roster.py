@@ -7,7 +7,8 @@ a place in a queue. Which request moves when is the scheduler's decision.
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
@@ -29,12 +30,17 @@ class Roster:
         self._ledger = ledger
         self._visual = visual
         self._live: dict[str, Progress] = {}
-        self._deadlines: list[tuple[float, int, str]] = []  # a heap; ended requests are skipped
+        self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
         self._num_added = 0
 
     def find(self, request_id: str) -> Progress | None:
         return self._live.get(request_id)
+
+    @property
+    def num_deadlines(self) -> int:
+        """Deadlines remembered: at most two for each live request."""
+        return len(self._deadlines)
 
     def live(self) -> tuple[Progress, ...]:
         return tuple(self._live.values())
@@ -90,6 +96,7 @@ class Roster:
         state.phase = Phase.FINISHED
         self._give_back(progress)
         del self._live[progress.request_id]
+        self._forget_deadlines()
         self._released.append(progress.request_id)
         self.finished[reason] += 1
         return TokenEvent(
@@ -104,9 +111,9 @@ class Roster:
         """End every request whose deadline has passed."""
         events: list[TokenEvent] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, order, request_id = heappop(self._deadlines)
-            progress = self._live.get(request_id)
-            if progress is not None and progress.rank.order == order:
+            deadline = heappop(self._deadlines)
+            if self._is_live(deadline):
+                progress = self._live[deadline[2]]
                 events.append(self.end(progress, "error", now, error=_too_late(progress.state.request, now)))
         return events
 
@@ -115,9 +122,25 @@ class Roster:
         self._released.clear()
         return released
 
+    def return_released(self, request_ids: Iterable[str]) -> None:
+        """What `take_released` gave goes into the next plan: that of the last one never ran."""
+        self._released = list(dict.fromkeys((*request_ids, *self._released)))
+
     @property
     def has_released(self) -> bool:
         return bool(self._released)
+
+    def _is_live(self, deadline: tuple[float, int, str]) -> bool:
+        """Whether it belongs to a live request, and to this use of the id."""
+        _, order, request_id = deadline
+        progress = self._live.get(request_id)
+        return progress is not None and progress.rank.order == order
+
+    def _forget_deadlines(self) -> None:
+        """Drop those of ended requests once they are the greater part; each end pays for a few."""
+        if len(self._deadlines) > 2 * len(self._live):
+            self._deadlines = [deadline for deadline in self._deadlines if self._is_live(deadline)]
+            heapify(self._deadlines)
 
     def _give_back(self, progress: Progress) -> None:
         progress.stop(self._visual)

@@ -1,9 +1,10 @@
 """Scheduler: what the next step does, and what has come of the last one.
 
 `schedule` reads the state, reserves blocks and feature memory and returns a frozen plan; `commit` takes the result of
-the plan and returns the news of requests. Every plan is committed, an empty one too. In between, anything may be
-added or aborted: what a plan in flight brings for an ended request is dropped. Order within a step: running decodes
-(all of them, every step), prefills under way, admissions; each in rank order. Clock and results come in as arguments.
+the plan and returns the news of requests. Every plan is committed or abandoned, an empty one too. In between,
+anything may be added or aborted: what a plan in flight brings for an ended request is dropped. Order within a step:
+running decodes (all of them, every step), prefills under way, admissions; each in rank order. Clock and results come
+in as arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tapetum.core.errors import Overloaded, TapetumError
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request
 from tapetum.core.stats import SchedulerStats
-from tapetum.sched.budget import EncodeCredit, step_budget, step_seconds_limit
+from tapetum.sched.budget import EncodeCredit, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.progress import Progress, finish_reason_of, stats_of
@@ -32,6 +33,7 @@ class Scheduler:
         self._visual = visual
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
+        self._max_running = max_running(config, ledger.block_size)
         self._roster = Roster(ledger, visual)
         self._credit = EncodeCredit()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
@@ -67,7 +69,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to schedule, to tell a client or to tell the executor."""
-        return bool(self.num_running or self.num_waiting or self._news or self._roster.has_released)
+        has_requests = bool(self.num_running or self.num_waiting or self._news)
+        return has_requests or self._roster.has_released or self._visual.has_dropped
 
     @property
     def num_waiting(self) -> int:
@@ -110,6 +113,20 @@ class Scheduler:
                 news.append(self._take_token(progress, result.tokens[row.request_id], now))
         return news
 
+    def abandon(self, plan: BatchPlan, error: TapetumError, now: float) -> list[TokenEvent]:
+        """In place of `commit`, for a plan that was broken off: nobody knows how much of it the executor has done.
+
+        Every request of it ends with the error. What it told the executor to forget, the next plan tells again.
+        """
+        lost = StepResult(
+            step=plan.step,
+            failed={row.request_id: error for row in plan.rows},
+            failed_features={job.item.key: error for job in plan.encodes},
+        )
+        self._roster.return_released(plan.released)
+        self._visual.return_dropped(plan.dropped_features)
+        return self.commit(plan, lost, now)
+
     def stats(self) -> SchedulerStats:
         pool, tree, roster = self._ledger.pool, self._ledger.tree, self._roster
         return SchedulerStats(
@@ -120,7 +137,6 @@ class Scheduler:
             num_held_blocks=pool.num_held,
             blocks_by_tag={str(tag): count for tag, count in pool.num_by_tag.items()},
             feature_bytes=self._visual.num_bytes,
-            feature_capacity_bytes=self._visual.capacity_bytes,
             prefix_queries=roster.prefix_queries,
             prefix_hits=roster.prefix_hits,
             prefix_evictions=tree.num_evictions if tree else 0,
@@ -151,7 +167,7 @@ class Scheduler:
         Each leaves one block to every request that runs, for the tokens these are about to make.
         """
         waiting = self._roster.waiting
-        while waiting and self.num_running < self._config.max_num_seqs and draft.has_room:
+        while waiting and self.num_running < self._max_running and draft.has_room:
             progress = waiting.first
             num_matched = self._ledger.admit(progress.state, spare=self.num_running)
             if num_matched is None:
