@@ -55,7 +55,11 @@ class SpeakingExecutor(ScriptedExecutor):
             raise self.forget_fault
         names = [job.item.key for job in plan.encodes] + [row.request_id for row in plan.rows]
         _raise_any(self.faults, names)
-        plan = replace(plan, released=tuple(name for name in plan.released if name in self.request_ids))
+        plan = replace(  # what a plan that failed whole or in part told to forget may be told again
+            plan,
+            released=tuple(name for name in plan.released if name in self.request_ids),
+            dropped_features=tuple(key for key in plan.dropped_features if key in self.feature_keys),
+        )
         self._prompt_lengths |= {request.request_id: request.num_prompt_tokens for request in plan.admitted}
         if not self.late_faults.keys().isdisjoint(names):
             super().execute(replace(plan, rows=(), encodes=()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -345,3 +346,43 @@ def test_meters_reconcile_with_the_deltas():
     assert metrics["mm_cache_queries"][""] == 3
     assert metrics["mm_cache_hits"] == {"device": 2}
     assert metrics["num_requests_running"][""] == 0
+
+
+def test_only_encoded_pictures_count_as_time_in_the_encoder():
+    """One is encoded, the same one again is found resident, and text alone has none."""
+    executor = SpeakingExecutor(lambda _: spoken("some words"), Clock())
+    engine = engine_with(executor)
+    for name, content in (("miss", ("1 ", picture(1))), ("hit", ("2 ", picture(1))), ("text", "3")):
+        engine.add(request_for(engine, name, content))
+        run_to_end(engine)
+    seconds = {metric.name: metric.values for metric in engine.meters.read(engine.stats, 0.0)}[
+        "vision_encode_seconds"
+    ][""]
+    assert (seconds.count, seconds.total) == (1, pytest.approx(0.005))
+
+
+@pytest.mark.parametrize("has_encoded", [False, True])
+def test_an_interrupt_loses_no_account_of_what_the_executor_holds(has_encoded):
+    """Broken off before it has run, or between encode and rows: store and account agree after the next step."""
+
+    class Interrupted(SpeakingExecutor):
+        def execute(self, plan):
+            if not any(row.request_id == "guilty" for row in plan.rows):
+                return super().execute(plan)
+            if has_encoded:
+                super().execute(replace(plan, rows=()))
+            raise KeyboardInterrupt
+
+    executor = Interrupted(lambda _: spoken("some words"), Clock())
+    engine = engine_with(executor)
+    first = request_for(engine, "first", ("1 ", picture(1)), SamplingParams(max_tokens=1))
+    guilty = request_for(engine, "guilty", ("2 ", picture(2)))
+    engine.add(first)
+    engine.step()
+    engine.add(guilty)
+    with pytest.raises(KeyboardInterrupt):  # the plan also tells to forget the first
+        engine.step()
+    assert (guilty.prompt.spans[0].key in executor.feature_keys) == has_encoded
+    run_to_end(engine)
+    assert executor.feature_keys == {first.prompt.spans[0].key}
+    assert_at_rest(engine, executor)

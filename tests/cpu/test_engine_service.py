@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -15,9 +16,11 @@ from tapetum.core.errors import (
     EngineError,
     InvalidParameter,
     MediaError,
+    Overloaded,
     PromptTooLong,
 )
 from tapetum.core.request import SamplingParams
+from tapetum.engine import loop as loop_module
 from tapetum.engine import service as service_module
 from tapetum.engine.output import Delta
 from tapetum.engine.service import AsyncEngine
@@ -164,6 +167,109 @@ async def test_a_client_that_leaves_while_it_waits_for_acceptance(service, execu
     executor.gate.release(1000)
     assert (await first.output()).outputs[0].text == TEXT
     await at_rest(service, executor)
+
+
+class HeldLoader:
+    """Loads that only their canceller ends."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future] = []
+
+    def submit(self, part, *, tenant):
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+@pytest.fixture
+def loader(service, monkeypatch) -> HeldLoader:
+    loader = HeldLoader()
+    monkeypatch.setattr(service._engine.prompts, "_loader", loader)
+    return loader
+
+
+async def until(condition) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not come")
+
+
+async def test_a_client_that_leaves_while_its_pictures_load_stops_their_loads(service, executor, loader):
+    task = asyncio.create_task(service.submit(chat(*(picture(i) for i in range(6))), GREEDY))
+    await until(lambda: len(loader.futures) == 6)
+    assert service._num_preparing == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(future.cancelled() for future in loader.futures)
+    await until(lambda: service._num_preparing == 0)
+    await at_rest(service, executor)
+
+
+def slow_drafts(service, monkeypatch):
+    """(set when a draft has begun, to be set to let it go on)"""
+    begun, may_end = threading.Event(), threading.Event()
+    draft = service._engine.prompts.draft
+
+    def slow_draft(*args):
+        begun.set()
+        assert may_end.wait(10)
+        return draft(*args)
+
+    monkeypatch.setattr(service._engine.prompts, "draft", slow_draft)
+    return begun, may_end
+
+
+async def test_a_preparation_counts_until_its_thread_is_done(service, monkeypatch):
+    begun, may_end = slow_drafts(service, monkeypatch)
+    task = asyncio.create_task(service.submit(chat("x"), GREEDY))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.05)
+    assert service._num_preparing == 1
+    may_end.set()
+    await until(lambda: service._num_preparing == 0)
+
+
+async def test_loads_given_up_before_they_begin_end_when_they_do(service, loader, monkeypatch):
+    begun, may_end = slow_drafts(service, monkeypatch)
+    task = asyncio.create_task(service.submit(chat(picture(1)), GREEDY))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_end.set()
+    await until(lambda: service._num_preparing == 0)
+    assert [future.cancelled() for future in loader.futures] == [True]
+
+
+async def test_so_many_prompts_are_prepared_and_no_more(executor, monkeypatch):
+    engine = engine_with(executor, max_queue_len=2)
+    loader = HeldLoader()
+    monkeypatch.setattr(engine.prompts, "_loader", loader)
+    async with AsyncEngine(engine) as service:
+        tasks = [asyncio.create_task(service.submit(chat(picture(i)), GREEDY)) for i in range(2)]
+        await until(lambda: len(loader.futures) == 2)
+        with pytest.raises(Overloaded, match="2 prompts are being prepared, the limit"):
+            await service.submit(chat("x"), GREEDY)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until(lambda: service._num_preparing == 0)
+        assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
+
+
+async def test_a_step_that_hangs_is_seen(service, executor, monkeypatch):
+    monkeypatch.setattr(loop_module, "_MAX_STEP_S", 0.2)
+    executor.gate = threading.Semaphore(0)
+    generation = await service.submit(chat("x"), GREEDY)
+    await until(lambda: not service.is_healthy)
+    executor.gate.release(1000)
+    assert (await generation.output()).outputs[0].text == TEXT
+    await until(lambda: service.is_healthy)
 
 
 @pytest.mark.parametrize(

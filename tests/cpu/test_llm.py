@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -176,7 +177,6 @@ def test_generate_takes_strings_and_dicts(llm):
     assert llm.generate("The", SamplingParams(max_tokens=8))[0].outputs[0] == outputs[1].outputs[0]
 
 
-def test_lists_keep_their_order_whatever_ends_first(llm):
 def test_options_of_a_part_set_how_it_is_processed(llm):
     few, most = {"max_pixels": 20_000}, SamplingParams(max_tokens=1)
     source, url = path(0), path(0).as_uri()
@@ -219,6 +219,7 @@ def test_options_that_are_not_known_are_refused(llm, part):
         llm.chat([{"role": "user", "content": [{**part, "max_pixels": "few"}]}])
 
 
+def test_lists_keep_their_order_whatever_ends_first(llm):
     lengths = [9, 1, 30, 2, 17, 4]
     params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
     outputs = llm.chat([[user(f"Count to {length}")] for length in lengths], params)
@@ -260,6 +261,40 @@ def test_an_interrupt_leaves_an_llm_that_works(llm, monkeypatch):
         llm.chat(CHATS, LONG_GREEDY)
     assert_at_rest(llm)
     assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == [SAMPLES[0]["expected"]]
+
+
+def test_an_interrupt_between_encode_and_forward_leaves_no_features(llm, monkeypatch):
+    """The executor has stored what it encoded; `assert_at_rest` compares its store with the account."""
+    runner = llm._engine._executor._runner
+    monkeypatch.setattr(runner, "forward", interrupt)
+    new = Image.fromarray(np.random.default_rng(7).integers(0, 256, (140, 84, 3), np.uint8))
+    before = llm._engine.stats.feature_bytes
+    with pytest.raises(KeyboardInterrupt):
+        llm.chat([user(new, "What is this?")])
+    monkeypatch.undo()
+    assert_at_rest(llm)
+    assert llm._engine.stats.feature_bytes == before
+    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == [SAMPLES[0]["expected"]]
+
+
+def test_an_interrupt_gives_up_the_loads_of_prompts_that_are_being_built(llm, monkeypatch):
+    futures: list[Future] = []
+
+    class HeldLoader:
+        def submit(self, part, *, tenant):
+            futures.append(Future())
+            return futures[-1]
+
+    prompts = llm._engine.prompts
+    monkeypatch.setattr(prompts, "_loader", HeldLoader())
+    monkeypatch.setattr(batch._Batch, "_take_built", lambda self: interrupt() if futures else None)
+    with pytest.raises(KeyboardInterrupt):
+        llm.chat([user(path(0), "What?")])
+    assert [future.cancelled() for future in futures] == [True]
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
 
 
 def test_a_failing_request_ends_the_batch_with_its_place(llm, monkeypatch):
@@ -322,6 +357,8 @@ def test_times_add_up(llm):
         ({"prompt": 3}, InvalidParameter),
         ({"prompt": "x", "images": path(0)}, InvalidParameter),
         ({"prompt": "x", "images": [path(0)]}, InvalidParameter),
+        ({"prompt": "x", "mm_processor_kwargs": 5}, InvalidParameter),
+        ({"prompt": "<|image_pad|>", "images": [path(0)], "mm_processor_kwargs": {"a": 1}}, InvalidParameter),
         ({"prompt": "<|image_pad|>", "images": [b"no picture"]}, MediaError),
         ({"prompt": "<|image_pad|>", "images": [path(0).read_bytes()[:2000]]}, MediaError),
         ({"prompt": "<|video_pad|>", "videos": [[]]}, MediaError),
@@ -361,6 +398,7 @@ def test_a_bad_prompt_is_named_and_nothing_has_run(llm, bad, error):
         [{"role": "user", "content": 3}],
         [{"role": "user", "content": [{"type": "audio", "audio": b""}]}],
         [{"role": "user", "content": [{"type": "image"}]}],
+        [{"role": "user", "content": [{"type": ["image"], "image": b""}]}],
         [{"role": "user", "content": [3]}],
     ],
 )
@@ -370,9 +408,6 @@ def test_messages_of_another_shape_are_refused(llm, messages):
     assert caught.value.param == "messages"
 
 
-        ({"prompt": "x", "mm_processor_kwargs": 5}, InvalidParameter),
-        ({"prompt": "<|image_pad|>", "images": [path(0)], "mm_processor_kwargs": {"a": 1}}, InvalidParameter),
 def test_sampling_params_come_one_for_each_or_one_for_all(llm):
     with pytest.raises(InvalidParameter, match="2 entries for 3 prompts"):
         llm.generate(["a", "b", "c"], [SamplingParams()] * 2)
-        [{"role": "user", "content": [{"type": ["image"], "image": b""}]}],

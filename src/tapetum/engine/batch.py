@@ -16,7 +16,7 @@ from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.output import Delta, RequestOutput, joined, output_of
-from tapetum.engine.prompts import Draft, Terms
+from tapetum.engine.prompts import Draft, Loads, Terms
 
 _MAX_BUILDS = 8  # prompts being built at a time
 _MAX_PATCHES = 200_000  # of prompts built and not handed in, about 200 MB
@@ -73,7 +73,7 @@ class _Batch:
         self._on_done = on_done
         self._count = len(drafts)
         self._todo = deque(enumerate(drafts))
-        self._building: deque[tuple[int, Future[Request]]] = deque()
+        self._building: deque[tuple[int, Future[Request], Loads]] = deque()
         self._built: deque[tuple[int, Request]] = deque()
         self._running: dict[str, _Run] = {}
         self._done: dict[int, RequestOutput] = {}
@@ -99,8 +99,9 @@ class _Batch:
 
     def clear(self) -> None:
         """Give up what has not ended, and step until the executor has forgotten everything."""
-        for _, future in self._building:
+        for _, future, loads in self._building:
             future.cancel()
+            loads.cancel()
         for request_id in self._running:
             self._engine.abort(request_id)
         while self._engine.has_work:
@@ -109,17 +110,18 @@ class _Batch:
     def _begin_builds(self) -> None:
         while self._todo and len(self._building) < _MAX_BUILDS and not self._is_far_ahead:
             index, draft = self._todo.popleft()
-            self._building.append((index, self._pool.submit(self._build, index, draft)))
+            loads = Loads()
+            self._building.append((index, self._pool.submit(self._build, index, draft, loads), loads))
 
-    def _build(self, index: int, draft: Draft) -> Request:
+    def _build(self, index: int, draft: Draft, loads: Loads) -> Request:
         terms = Terms(request_id=f"prompt-{index}", arrival_s=self._engine.clock())
-        return self._engine.prompts.complete(draft, terms)
+        return self._engine.prompts.complete(draft, terms, loads)
 
     def _take_built(self) -> None:
         """Take what is ready, in order; wait for one where there is nothing else to do."""
         has_to_wait = not (self._running or self._built) or not self._is_started
         while self._building and (has_to_wait or self._building[0][1].done()):
-            index, future = self._building.popleft()
+            index, future, _ = self._building.popleft()
             try:
                 request = future.result()
             except TapetumError as error:

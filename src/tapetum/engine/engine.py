@@ -49,7 +49,7 @@ class Engine:
         self.facts = facts
         self.tokenizer = files.tokenizer
         self.clock = clock
-        self.meters = Meters()
+        self.meters = Meters(facts.block_size * facts.kv_bytes_per_token)
         self._executor = executor
         self._cost = cost or CostModel()
         self._scheduler = build_scheduler(config, facts, self._cost)
@@ -71,6 +71,11 @@ class Engine:
         return bool(self._inbox) or self._scheduler.has_work
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return self._scheduler.num_waiting
+
+    @property
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
@@ -82,7 +87,8 @@ class Engine:
             result = self._execute(plan)
         except BaseException:  # an interrupt, or a device that is lost: end what was in the step, and say so
             now = self.clock()
-            self._tell(news, self._scheduler.commit(plan, _lost(plan), now), now)
+            error = EngineError("the step was broken off; send the request again")
+            self._tell(news, self._scheduler.abandon(plan, error, now), now)
             raise
         now = self.clock()
         self._tell(news, self._scheduler.commit(plan, result, now), now)
@@ -155,13 +161,3 @@ class Engine:
                 self.meters.first_token(event.stats)
         if event.finish_reason is not None and event.stats is not None:
             self.meters.finished(event.stats, has_tokens=answer.last_token_s is not None)
-
-
-def _lost(plan: BatchPlan) -> StepResult:
-    """The result of a step that was broken off: everything in it has failed."""
-    error = EngineError("the step was broken off; send the request again")
-    return StepResult(
-        step=plan.step,
-        failed={row.request_id: error for row in plan.rows},
-        failed_features={job.item.key: error for job in plan.encodes},
-    )

@@ -1,6 +1,7 @@
 """One client's end of a running request.
 
-Owns the room for one delta between the engine and its reader. All of it lives on one event loop.
+Owns the news between the engine and its reader, who gets all of it that is unread as one delta. All of it lives on
+one event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Generation:
         self._prepared_s = prepared_s
         self._tokenizer = tokenizer
         self._cancel = cancel
-        self._unread: Delta | None = None
+        self._unread: list[Delta] = []
         self._arrived = asyncio.Event()
         self._stats: RequestStats | None = None
         self._num_tokens = 0
@@ -88,7 +89,7 @@ class Generation:
 
     def put(self, delta: Delta) -> None:
         """News from the engine, in order."""
-        self._unread = delta if self._unread is None else self._unread.then(delta)
+        self._unread.append(delta)
         self._arrived.set()
 
     async def _read(self) -> Delta:
@@ -97,7 +98,6 @@ class Generation:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        assert self._unread is not None, "the flag is set with the delta"
-        delta, self._unread = self._unread, None
+        unread, self._unread = self._unread, []
         self._arrived.clear()
-        return delta
+        return joined(unread)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tapetum.core.errors import TapetumError
@@ -36,13 +36,17 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One named quantity. `values` has one entry per value of `label`, or one under "" without a label."""
+    """One named quantity. `values` has one entry per value of `label`, or one under "" without a label.
+
+    `fixed` are labels that all of its values have.
+    """
 
     name: str  # without the prefix `tapetum:`
     kind: MetricKind
     text: str
     values: Mapping[str, float | Distribution]
     label: str | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Histogram:
@@ -62,9 +66,10 @@ class Histogram:
 
 
 class Meters:
-    """Everything that is counted as it happens."""
+    """Everything that is counted as it happens; `block_bytes` is the size of a KV block."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
         self._histograms = {name: Histogram() for name in _HISTOGRAMS}
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
@@ -105,13 +110,17 @@ class Meters:
         hits = {level: count for level, count in sources.items() if level != "miss"}
         errors = {"step": stats.step_error_ratio, "encode": stats.encode_error_ratio}
         rejected = dict(self._rejected)
+        kv_bytes = sum(stats.blocks_by_tag.values()) * self._block_bytes
+        kept = {"kv": kv_bytes, "features": stats.feature_bytes}
+        evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
         return (
             _gauge("num_requests_running", "Requests that hold blocks.", stats.num_running),
             _gauge("num_requests_waiting", "Requests that wait for blocks.", stats.num_waiting),
             _gauge("kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1.", _usage(stats)),
             _gauge("engine_heartbeat_seconds", "Since the last sign of life of the loop.", heartbeat_age_s),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
-            _labelled("tier_bytes", "Bytes of features.", "gauge", "tier", {"device": stats.feature_bytes}),
+            _of_device("tier_bytes", "Bytes held or cached.", "gauge", kept),
+            _of_device("tier_evictions", "KV blocks and features of pictures dropped.", "counter", evicted),
             _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),
             _counter("prompt_tokens", "Tokens of prompts taken.", self._num_prompt_tokens),
             _counter("generation_tokens", "Tokens of output.", self._num_generation_tokens),
@@ -157,3 +166,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 def _labelled(name: str, text: str, kind: MetricKind, label: str, values: Mapping[str, float]) -> Metric:
     return Metric(name=name, kind=kind, text=text, values=values, label=label)
+
+
+def _of_device(name: str, text: str, kind: MetricKind, by_kind: Mapping[str, float]) -> Metric:
+    return Metric(name=name, kind=kind, text=text, values=by_kind, label="kind", fixed={"tier": "device"})

@@ -7,15 +7,16 @@ of its pixels are decoded. Does not own decoding (media), the tokens of a pictur
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
-from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
 from tapetum.core.config import MEDIA_LIMIT
+from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
 from tapetum.core.media import MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
@@ -63,6 +64,31 @@ class Draft:
         return sum(len(part) for part in self.segments if not isinstance(part, MediaPart))
 
 
+class Loads:
+    """The media loads of one prompt that is being built. Whoever wants the prompt may give them up from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: Sequence[Future[MediaItem]] = ()
+        self._is_cancelled = False
+
+    def begin(self, futures: Sequence[Future[MediaItem]]) -> None:
+        """These are the loads; if they have been given up already, they end here."""
+        with self._lock:
+            self._futures = futures
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End every load that is not done. The build then ends with CancelledError; no effect on one that is over."""
+        with self._lock:
+            self._is_cancelled = True
+            futures = self._futures
+        for future in futures:
+            future.cancel()
+
+
 class PromptBuilder:
     """Builds requests in two steps, `draft` and `complete`; safe to call from many threads."""
 
@@ -94,13 +120,18 @@ class PromptBuilder:
         self._check_length(draft.num_text_tokens + len(media), num_visual=len(media), is_exact=not media)
         return draft
 
-    def build(self, prompt: PromptInput, sampling: SamplingParams, terms: Terms) -> Request:
+    def build(
+        self, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads | None = None
+    ) -> Request:
         """Both steps at once."""
-        return self.complete(self.draft(prompt, sampling), terms)
+        return self.complete(self.draft(prompt, sampling), terms, loads)
 
-    def complete(self, draft: Draft, terms: Terms) -> Request:
-        """Load the media, lay the prompt out and settle the limits; blocks until all media are there."""
-        items = self._load(draft, terms.tenant)
+    def complete(self, draft: Draft, terms: Terms, loads: Loads | None = None) -> Request:
+        """Load the media, lay the prompt out and settle the limits; blocks until all media are there.
+
+        Raises CancelledError once `loads` are cancelled.
+        """
+        items = self._load(draft, terms.tenant, loads or Loads())
         segments = [items.popleft() if isinstance(part, MediaPart) else part for part in draft.segments]
         prompt = self._processor.layout(segments)
         num_tokens = len(prompt.token_ids)
@@ -119,12 +150,13 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
         )
 
-    def _load(self, draft: Draft, tenant: str) -> deque[MediaItem]:
+    def _load(self, draft: Draft, tenant: str, loads: Loads) -> deque[MediaItem]:
         """All media in order. The first failure, or the item that no longer fits, cancels the rest."""
         parts = draft.media
         futures = [self._loader.submit(part, tenant=tenant) for part in parts]
         items: deque[MediaItem] = deque()
         num_visual = len(parts)  # every picture has at least one token
+        loads.begin(futures)
         try:
             for index, future in enumerate(futures):
                 items.append(_result(future, index, len(parts)))
@@ -134,8 +166,7 @@ class PromptBuilder:
                     draft.num_text_tokens + num_visual, num_visual=num_visual, is_exact=is_exact
                 )
         finally:
-            for future in futures:
-                future.cancel()
+            loads.cancel()
         return items
 
     def _check_length(self, num_tokens: int, *, num_visual: int, is_exact: bool = True) -> None:
@@ -178,6 +209,22 @@ def _media_of(prompt: PromptInput) -> tuple[MediaPart, ...]:
     return tuple(part for part in parts if isinstance(part, MediaPart))
 
 
+def _check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, int]) -> None:
+    if isinstance(limit, int):
+        counts = [(len(media), "pictures and clips", limit)]
+    else:
+        kinds = [part.kind for part in media]
+        counts = [
+            (kinds.count("image"), "pictures", limit.get("image", MEDIA_LIMIT)),
+            (kinds.count("video"), "clips", limit.get("video", MEDIA_LIMIT)),
+        ]
+    for count, what, most in counts:
+        if count > most:
+            raise MediaTooLarge(
+                f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
+            )
+
+
 def _bind(
     segments: list[tuple[int, ...] | MediaSlot],
     media: tuple[MediaPart, ...],
@@ -205,19 +252,3 @@ def _result(future: Future[MediaItem], index: int, count: int) -> MediaItem:
     except TapetumError as error:
         place = f"media {index + 1} of {count}: " if count > 1 else ""
         raise type(error)(place + error.message, param=error.param) from error
-def _check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, int]) -> None:
-    if isinstance(limit, int):
-        counts = [(len(media), "pictures and clips", limit)]
-    else:
-        kinds = [part.kind for part in media]
-        counts = [
-            (kinds.count("image"), "pictures", limit.get("image", MEDIA_LIMIT)),
-            (kinds.count("video"), "clips", limit.get("video", MEDIA_LIMIT)),
-        ]
-    for count, what, most in counts:
-        if count > most:
-            raise MediaTooLarge(
-                f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
-            )
-
-

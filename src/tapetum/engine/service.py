@@ -1,9 +1,9 @@
 """The asynchronous front of an engine: many clients, one engine thread.
 
 Owns the streams to clients and the pool on which prompts are built. The engine thread posts the news of a step to
-the event loop in one call; there each client has room for one delta, and news it has not read is joined to that
-one. So a slow reader costs a few bytes per token of its own answer and never holds the engine up. All of this
-class but its workers lives on the event loop that called `start`.
+the event loop in one call; there what a client has not read waits, and is read as one delta. So a slow reader costs
+little more than the tokens of its own answer and never holds the engine up. All of this class but its workers lives
+on the event loop that called `start`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tapetum.engine.loop import EngineLoop
 from tapetum.engine.meters import Metric
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
-from tapetum.engine.prompts import PromptInput, Terms
+from tapetum.engine.prompts import Loads, PromptInput, Terms
 from tapetum.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class AsyncEngine:
         self._loop: EngineLoop | None = None
         self._pool = ThreadPoolExecutor(_MAX_PREPARATIONS, thread_name_prefix="tapetum-prompt")
         self._generations: dict[str, Generation] = {}
-        self._num_preparing = 0
+        self._num_preparing = 0  # until a thread is done with the prompt, be its client still there or not
         self._refusal: TapetumError | None = None  # why nothing more is taken
 
     async def start(self) -> None:
@@ -71,7 +71,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._loop.stop, grace_s)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False)  # what is queued there is refused when its turn comes
 
     async def submit(
         self,
@@ -122,6 +122,11 @@ class AsyncEngine:
         model = (source.config if isinstance(source, Engine) else source).model
         return model.served_model_names or (Path(model.model).name if model.model else MODEL_DIR.name,)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are prepared and wait for their turn."""
+        return self._started()[0].num_waiting
+
     def metrics(self) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
         engine, loop = self._started()
@@ -142,13 +147,19 @@ class AsyncEngine:
         limit = engine.config.schedule.max_queue_len
         if self._num_preparing >= limit:
             raise Overloaded(f"{limit} prompts are being prepared, the limit; come back later")
-        self._num_preparing += 1
+        event_loop = asyncio.get_running_loop()
+        loads = Loads()
+        work = self._pool.submit(engine.prompts.build, prompt, sampling, terms, loads)
+        self._count_preparing(1)
+        work.add_done_callback(lambda _: _post(event_loop, self._count_preparing, -1))
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._pool, engine.prompts.build, prompt, sampling, terms
-            )
-        finally:
-            self._num_preparing -= 1
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            loads.cancel()
+            raise
+
+    def _count_preparing(self, change: int) -> None:
+        self._num_preparing += change
 
     def _hand_in(self, request: Request) -> Generation:
         engine, loop = self._serving()  # it may have ended during the preparation

@@ -31,7 +31,7 @@ class _Snapshot:
         for metric in self._metrics:
             family = Family(PREFIX + metric.name, metric.text, metric.kind)
             for label, value in metric.values.items():
-                labels = {"model_name": self._model_name}
+                labels = {"model_name": self._model_name, **metric.fixed}
                 if metric.label is not None:
                     labels[metric.label] = label
                 _add(family, labels, value)
