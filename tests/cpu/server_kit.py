@@ -13,7 +13,7 @@ import httpx2
 import uvicorn
 
 from tapetum.assets import MODEL_DIR
-from tapetum.core.config import CacheConfig, EngineConfig, ServerConfig
+from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig, ServerConfig
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult
@@ -93,10 +93,10 @@ class TestServer:
 
     __test__ = False
 
-    def __init__(self, script: Script, config: ServerConfig | None = None) -> None:
+    def __init__(self, script: Script, config: ServerConfig | None = None, **schedule: object) -> None:
         self.script = script
         self.engine = Engine(
-            EngineConfig(cache=CacheConfig(feature_cache_bytes=1 << 20)),
+            EngineConfig(cache=CacheConfig(feature_cache_bytes=1 << 20), schedule=ScheduleConfig(**schedule)),
             executor=script,
             facts=FACTS,
             files=files(),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 
 import httpx2
@@ -12,6 +14,7 @@ import openai
 import pytest
 
 from tapetum.assets import SAMPLES_DIR
+from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta
@@ -123,6 +126,20 @@ def test_a_stream_opens_with_what_will_be_seen_and_closes_with_the_times(server:
     assert {event["object"] for event in (first, *texts, last)} == {"chat.completion.chunk"}
 
 
+def test_a_stream_says_how_many_wait_for_their_turn() -> None:
+    script = Script()
+    script.step_s = 0.01
+    body = chat_body(stream=True, ignore_eos=True, max_tokens=1500)
+    openings, lines = [], []
+    with TestServer(script, max_num_seqs=1) as server, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stream = server.client.stream("POST", "/v1/chat/completions", json=body)
+            lines.append(stack.enter_context(stream).iter_lines())  # one that is let go closes its stream
+            openings.append(json.loads(next(lines[-1]).removeprefix("data: ")))
+            assert eventually(lambda: server.engine.num_waiting == len(openings) - 1)
+    assert [opening["tapetum"]["queue"]["waiting"] for opening in openings] == [0, 0, 1, 2]
+
+
 def test_usage_comes_in_a_chunk_of_its_own_where_asked_for(server: TestServer) -> None:
     whole = server.chat().json()["usage"]
     *events, last = stream(server, stream_options={"include_usage": True})
@@ -229,7 +246,7 @@ def test_stop_strings_end_the_answer_exactly(server: TestServer) -> None:
     "part",
     [
         {"type": "image_url", "image_url": DATA_URL},
-        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "high"}, "uuid": "mine"},
+        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "auto"}, "uuid": "mine"},
         {"type": "image", "image": DATA_URL},
     ],
 )
@@ -321,6 +338,34 @@ async def test_a_stream_closed_between_two_events_cancels_its_request_once() -> 
         await events.aclose()
         assert cancelled == expected
         cancelled.clear()
+
+
+async def test_a_long_answer_is_joined_in_linear_time() -> None:
+    """60,000 deltas, unread or read one by one; copying all that came before each would take minutes."""
+    prompt = Prompt(token_ids=(1, 2), spans=(), position_ids=None, position_delta=0)
+    request = Request(
+        request_id="a", prompt=prompt, sampling=SamplingParams(), max_tokens=9, stop_token_ids=frozenset()
+    )
+    asked = ChatRequest(messages=[ChatMessage(role="user", content="x")])
+    tokenizer, count = files().tokenizer, 60_000
+    deltas = [Delta(text="a ", tokens=(SampledToken(token_id=5),)) for _ in range(count)]
+    ending = Delta(finish_reason="stop")
+
+    class Stepwise(Generation):
+        async def _read(self) -> Delta:
+            return next(news)
+
+    news = iter([*deltas, ending])
+    started_s = time.process_time()
+    slow = Generation(request, prepared_s=0.0, tokenizer=tokenizer, cancel=print)
+    for delta in (*deltas, ending):
+        slow.put(delta)
+    stepwise = Stepwise(request, prepared_s=0.0, tokenizer=tokenizer, cancel=print)
+    for generation in (slow, stepwise):
+        answer = await Reply(generation, asked, model="m", tokenizer=tokenizer).whole()
+        assert answer.choices[0].message.content == "a " * count
+        assert answer.usage.completion_tokens == count
+    assert time.process_time() - started_s < 5
 
 
 def test_many_clients_at_once_get_their_own_answers(server: TestServer) -> None:

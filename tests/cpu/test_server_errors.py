@@ -80,6 +80,10 @@ UNSERVED = {
     "reuse": {"near_duplicate": True},
     "prompt_logprobs": 1,
     "min_tokens": 3,
+    "parallel_tool_calls": False,
+    "service_tier": "priority",
+    "store": True,
+    "verbosity": "low",
 }
 
 
@@ -97,6 +101,10 @@ def test_values_that_ask_for_nothing_and_unknown_fields_are_welcome(server: Test
         "tool_choice": "auto",
         "response_format": {"type": "text"},
         "logit_bias": {},
+        "parallel_tool_calls": True,
+        "service_tier": "auto",
+        "store": False,
+        "verbosity": "medium",
     }
     nulls = {
         "audio": None,
@@ -108,8 +116,6 @@ def test_values_that_ask_for_nothing_and_unknown_fields_are_welcome(server: Test
     unknown = {
         "user": "me",
         "metadata": {"a": "b"},
-        "store": False,
-        "parallel_tool_calls": True,
         "zebra": 1,
         "stop": "",
     }
@@ -124,7 +130,19 @@ def test_tool_calls_in_messages_are_refused(server: TestServer) -> None:
     check_error(response.json(), param="messages[1].tool_calls", code="unsupported_parameter")
 
 
+@pytest.mark.parametrize("detail", ["low", "high", "original"])
+def test_a_detail_of_pictures_that_is_not_served_is_refused(server: TestServer, detail: str) -> None:
+    reference = {"url": png(56, 56), "detail": detail}
+    for part in ({"type": "image_url", "image_url": reference}, {"type": "video", "video": [reference]}):
+        response = server.chat(**with_part(part))
+        assert response.status_code == 400
+        message = check_error(response.json(), param="messages[0].content", code="unsupported_parameter")
+        assert detail in message
+        assert "max_pixels" in message
+
+
 BAD_FIELDS = [
+    ({"timeout_s": 86_401}, "timeout_s", ["86400"]),
     ({"max_tokens": "ten"}, "max_tokens", ["int"]),
     ({"max_tokens": 0}, "max_tokens", ["0", "1"]),
     ({"max_tokens": -3}, "max_tokens", ["-3"]),
@@ -354,6 +372,14 @@ def test_metrics_are_read_from_the_engine() -> None:
     assert samples["mm_cache_queries_total",] == 2
     assert samples["prefix_cache_hits_total",] == usage[1]["prompt_tokens_details"]["cached_tokens"] > 0
     assert samples["rejections_total", "invalid_media"] == 1
+    facts = server.engine.facts
+    num_blocks = sum(value for name, value in samples.items() if name[0] == "kv_blocks")
+    assert (
+        samples["tier_bytes", "device", "kv"] == num_blocks * facts.block_size * facts.kv_bytes_per_token > 0
+    )
+    visual_tokens = usage[0]["prompt_tokens_details"]["visual_tokens"]
+    assert samples["tier_bytes", "device", "features"] == visual_tokens * facts.feature_bytes_per_token
+    assert samples["tier_evictions_total", "device", "kv"] == 0
     assert samples["num_requests_running",] == samples["num_requests_waiting",] == 0
     for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds"):
         assert families[f"tapetum:{name}"].type == "histogram"

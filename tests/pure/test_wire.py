@@ -128,6 +128,25 @@ def test_a_silent_stream_pings_and_a_busy_one_does_not() -> None:
     assert b": ping\n\n" not in busy
 
 
+def test_a_ping_comes_so_long_after_the_last_event() -> None:
+    """Not when a clock that began with the stream next strikes."""
+    times: list[tuple[float, bytes]] = []
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: 0\n\n"
+        await asyncio.sleep(0.05)
+        yield b"data: 1\n\n"
+        await asyncio.sleep(0.65)
+
+    async def note(message: dict) -> None:
+        times.append((asyncio.get_running_loop().time(), message.get("body", b"start")))
+
+    run_stream(events(), ping_s=0.4, send=note)
+    bodies = [body for _, body in times]
+    assert bodies == [b"start", b"data: 0\n\n", b"data: 1\n\n", b": ping\n\n", b""]
+    assert 0.39 < times[3][0] - times[2][0] < 0.6
+
+
 def test_a_client_that_leaves_closes_the_generator_at_once() -> None:
     closed: list[float] = []
 

@@ -22,7 +22,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tapetum.core.config import ServerConfig
 from tapetum.core.errors import EngineDead, EngineError, TapetumError
-from tapetum.engine.meters import Distribution
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.chat import chat_input_of, priority_of, sampling_of
 from tapetum.server.errors import (
@@ -75,7 +74,7 @@ class Api:
     async def chat(self, request: Request) -> Response:
         asked = parse_chat(await _read_body(request))
         model = self._model_name(asked.model)
-        num_waiting = self._num_waiting()
+        num_waiting = self._engine.num_waiting
         submission = self._engine.submit(
             chat_input_of(asked),
             sampling_of(asked),
@@ -123,11 +122,6 @@ class Api:
                 param="model",
             )
         return wanted
-
-    def _num_waiting(self) -> int:
-        found = (metric for metric in self._engine.metrics() if metric.name == "num_requests_waiting")
-        values = (value for metric in found for value in metric.values.values())
-        return sum(int(value) for value in values if not isinstance(value, Distribution))
 
 
 class RequireKey:

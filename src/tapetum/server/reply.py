@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from tapetum.core.errors import CapacityError, EngineError, TapetumError
 from tapetum.core.plan import SampledToken
 from tapetum.engine.generation import Generation
-from tapetum.engine.output import Delta
+from tapetum.engine.output import Delta, joined
 from tapetum.server.errors import error_body
 from tapetum.server.schema import ChatRequest
 from tapetum.server.wire import (
@@ -55,12 +55,13 @@ class Reply:
         self._num_cached_tokens = 0
 
     async def whole(self) -> ChatAnswer:
-        answer = Delta()
+        deltas: list[Delta] = []
         try:
             async for delta in self._generation:
                 self._note(delta)
-                answer = answer.then(delta)
+                deltas.append(delta)
         finally:
+            answer = joined(deltas)
             self._close(answer)
         _refuse_abort(answer)
         choice = Choice(

@@ -15,9 +15,12 @@ from msgspec import Meta, Struct
 from tapetum.core.errors import InvalidParameter, RequestError
 from tapetum.server.errors import NotSupported
 
+MAX_TIMEOUT_S = 86_400  # a day
+
 
 class ImageUrl(Struct, frozen=True):
     url: str
+    detail: str | None = None  # only "auto" is served: the size of a picture is bounded in pixels
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -91,7 +94,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     mm_processor_kwargs: dict[str, object] | None = None
     cache_salt: str | None = None
     priority: PriorityClass | Annotated[int, Meta(ge=-1000, le=1000)] = 0
-    timeout_s: Annotated[float, Meta(gt=0)] | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
 
 
 # Known fields that this version does not serve, with the values that ask for nothing.
@@ -117,16 +120,20 @@ _UNSERVED: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "n": (1,),
     "on_vision_timeout": (),
+    "parallel_tool_calls": (True,),
     "prediction": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "reuse": ({},),
+    "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
+    "store": (False,),
     "structured_outputs": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "use_beam_search": (False,),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 _decode_request = msgspec.json.Decoder(ChatRequest).decode
@@ -151,12 +158,26 @@ def parse_chat(body: bytes) -> ChatRequest:
         if value is not None and value not in _UNSERVED[name]:
             raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
     for index, message in enumerate(request.messages):
-        if message.tool_calls or message.function_call:
-            raise NotSupported(
-                "tool calls in messages are not supported by this version; leave them out",
-                param=f"messages[{index}].tool_calls",
-            )
+        _check_message(message, f"messages[{index}]")
     return request
+
+
+def _check_message(message: ChatMessage, place: str) -> None:
+    if message.tool_calls or message.function_call:
+        raise NotSupported(
+            "tool calls in messages are not supported by this version; leave them out",
+            param=f"{place}.tool_calls",
+        )
+    parts = message.content if isinstance(message.content, list) else []
+    pictures = [part.image_url for part in parts if isinstance(part, ImageUrlPart)]
+    frames = [frame for part in parts if isinstance(part, VideoPart) for frame in part.video]
+    for picture in (*pictures, *frames):
+        if isinstance(picture, ImageUrl) and picture.detail not in (None, "auto"):
+            raise NotSupported(
+                f"detail is {picture.detail!r}, this version knows only auto; leave it out, and bound the size of "
+                "a picture by min_pixels and max_pixels",
+                param=f"{place}.content",
+            )
 
 
 def _invalid(reason: str) -> InvalidParameter:

@@ -112,10 +112,11 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._ping_s = ping_s
-        self._is_quiet = True
+        self._last_sent_s = 0.0  # on the event loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         first = await anext(self._events)  # from here on the generator runs, and closing it ends the request
+        self._last_sent_s = asyncio.get_running_loop().time()
         pump = asyncio.ensure_future(self._pump(first, send))
         others = (asyncio.ensure_future(self._ping(send)), asyncio.ensure_future(until_gone(receive)))
         try:
@@ -130,18 +131,23 @@ class EventStream(Response):
 
     async def _pump(self, first: bytes, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": first, "more_body": True})
+        await self._send(send, first)
         async for event in self._events:
-            self._is_quiet = False
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            await self._send(send, event)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
-            self._is_quiet = True
-            await asyncio.sleep(self._ping_s)
-            if self._is_quiet:
-                await send({"type": "http.response.body", "body": _PING, "more_body": True})
+            left_s = self._last_sent_s + self._ping_s - clock()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+            else:
+                await self._send(send, _PING)
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        self._last_sent_s = asyncio.get_running_loop().time()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def until_gone(receive: Receive) -> None:
