@@ -80,6 +80,20 @@ def test_text_comes_as_soon_as_it_is_certain() -> None:
     assert stream.flush() == ""
 
 
+def test_the_first_token_is_written_as_after_the_prompt() -> None:
+    """In vocabularies of words with a space before them, the first word of a text loses its space."""
+
+    class Words:
+        special_ids = frozenset()
+
+        def decode(self, ids, skip_special=True) -> str:
+            return "".join((" how", " are", " you")[index] for index in ids).removeprefix(" ")
+
+    for tail, expected in (((0,), [" are", " you"]), ((), ["are", " you"])):
+        stream = TextStream(Words(), tail)
+        assert [stream.push(1), stream.push(2)] == expected
+
+
 def test_flush_releases_what_a_stop_string_held_back() -> None:
     stream = TextStream(TOKENIZER, (), ("END",))
     assert [stream.push(token_id) for token_id in byte_ids("xEN")] == ["x", "", ""]
