@@ -160,7 +160,10 @@ def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str 
     model = _one_model(names.pop(0) if is_model else None, options)
     for name in names:
         if not os.path.isfile(name):
-            raise click.UsageError(f"{name} is not a file; name pictures first, then the question in quotes")
+            raise click.UsageError(
+                f"{name} is neither a picture nor a model directory; name pictures first, then the question in "
+                "quotes, and give a hub id with --model"
+            )
     if os.path.isfile(question):
         raise click.UsageError(f"{question} is a file; put the question behind it, in quotes")
     return model, [Path(name) for name in names], question
@@ -170,7 +173,7 @@ async def _ask(
     config: EngineConfig, files: Sequence[Path], question: str, sampling: SamplingParams, *, as_json: bool
 ) -> None:
     from tapetum.core.chat import ChatInput, MediaPart, Message
-    from tapetum.engine.output import Delta
+    from tapetum.engine.output import joined
     from tapetum.engine.service import AsyncEngine
 
     pictures = tuple(MediaPart(kind="image", source=file, is_trusted=True) for file in files)
@@ -178,17 +181,19 @@ async def _ask(
     async with AsyncEngine(config) as engine:
         started_s = time.perf_counter()
         generation = await engine.submit(chat, sampling)
-        answer = Delta()
+        deltas: list[Delta] = []
         async for delta in generation:
-            answer = answer.then(delta)
+            deltas.append(delta)
             if not as_json:
                 click.echo(delta.text, nl=False)
         seconds = time.perf_counter() - started_s
+    answer = joined(deltas)
     if as_json:
         click.echo(_as_json(engine.model_names[0], generation, answer, seconds))
     else:
         click.echo()
-        click.echo(f"{len(answer.tokens)} tokens in {seconds:.2f} s", err=True)
+        cut = ", cut at the limit" if answer.finish_reason == "length" else ""
+        click.echo(f"{len(answer.tokens)} tokens in {seconds:.2f} s{cut}", err=True)
 
 
 def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) -> str:

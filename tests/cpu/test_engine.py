@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tapetum.core.cost import CostModel, chunk_context
-from tapetum.core.errors import CapacityError, EngineError, Overloaded
+from tapetum.core.errors import DeadlinePassed, EngineError, Overloaded
 from tapetum.core.plan import BatchPlan, EncodeJob, Row, StepResult
 from tapetum.core.request import SamplingParams
 from tapetum.engine.profile import observe
@@ -263,7 +263,7 @@ def test_a_deadline_ends_the_request_in_the_middle():
     engine.add(request_for(engine, "a", deadline_s=clock.now + 0.055))
     whole = run_to_end(engine)
     assert whole["a"].finish_reason == "error"
-    assert type(whole["a"].error) is CapacityError
+    assert type(whole["a"].error) is DeadlinePassed
     assert 0 < len(whole["a"].tokens) < 10
     assert_at_rest(engine, executor)
 

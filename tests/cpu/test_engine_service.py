@@ -12,6 +12,7 @@ import pytest
 from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
 from tapetum.core.errors import (
     CapacityError,
+    DeadlinePassed,
     EngineDead,
     EngineError,
     InvalidParameter,
@@ -313,7 +314,7 @@ async def test_a_timeout_ends_the_request(service, executor):
     generation = await service.submit(chat("x"), GREEDY, timeout_s=0.2)
     await asyncio.sleep(0.25)
     executor.gate.release(1000)
-    with pytest.raises(CapacityError, match="timeout_s"):
+    with pytest.raises(DeadlinePassed, match="timeout_s"):
         await generation.output()
     await at_rest(service, executor)
 
@@ -408,3 +409,24 @@ async def test_idle_engine_is_healthy_and_counts(service):
     assert service.is_healthy
     assert service.model_names == ("tapetum-mini",)
     assert service.facts.max_model_len == 2048
+
+
+async def test_messages_and_strings_are_prompts_too(service):
+    conversation = [{"role": "user", "content": "Hello"}]
+    from_messages = await service.submit(conversation)
+    from_records = await service.submit(chat("Hello"), SamplingParams())
+    written = await service.submit("Hello")
+    assert from_messages.prompt.token_ids == from_records.prompt.token_ids
+    assert len(written.prompt.token_ids) < len(from_messages.prompt.token_ids)
+    for generation in (from_messages, from_records, written):
+        assert (await generation.output()).outputs[0].text == TEXT
+    with pytest.raises(InvalidParameter, match="message is"):
+        await service.submit(["Hello"])
+
+
+async def test_the_deadline_holds_while_pictures_load(service, loader):
+    started_s = time.monotonic()
+    with pytest.raises(DeadlinePassed, match=r"prepare .*raise timeout_s"):
+        await service.submit(chat(picture(1)), GREEDY, timeout_s=0.1)
+    assert time.monotonic() - started_s < 5
+    assert all(future.cancelled() for future in loader.futures)

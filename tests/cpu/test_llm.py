@@ -14,7 +14,7 @@ from PIL import Image
 
 from tapetum import LLM, AsyncEngine, SamplingParams
 from tapetum.assets import SAMPLES_DIR
-from tapetum.core.errors import EngineError, InvalidParameter, MediaError, PromptTooLong
+from tapetum.core.errors import EngineDead, EngineError, InvalidParameter, MediaError, PromptTooLong
 from tapetum.engine import batch
 from tapetum.engine.inputs import chat_input
 
@@ -411,3 +411,32 @@ def test_messages_of_another_shape_are_refused(llm, messages):
 def test_sampling_params_come_one_for_each_or_one_for_all(llm):
     with pytest.raises(InvalidParameter, match="2 entries for 3 prompts"):
         llm.generate(["a", "b", "c"], [SamplingParams()] * 2)
+
+
+@pytest.mark.parametrize("value", [{"temperature": 0}, [{"temperature": 0}], "greedy", 3])
+def test_sampling_params_of_another_type_are_refused(llm, value):
+    with pytest.raises(InvalidParameter, match="must be SamplingParams or a list of them"):
+        llm.generate(["a"], value)
+
+
+def test_an_error_names_the_file_at_fault(llm, tmp_path):
+    broken = tmp_path / "letter.png"
+    broken.write_bytes(b"no picture")
+    with pytest.raises(MediaError, match=r"letter\.png: picture file starts with"):
+        llm.chat([user(broken)])
+    with pytest.raises(MediaError, match=r"^media 2 of 2: letter\.png: "):
+        llm.chat(
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "image", "image": value} for value in (path(0), str(broken))],
+                }
+            ]
+        )
+
+
+def test_a_closed_llm_says_so():
+    llm = LLM(dtype="float32")
+    llm.close()
+    with pytest.raises(EngineDead, match="closed"):
+        llm.generate("a")

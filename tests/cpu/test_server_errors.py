@@ -393,3 +393,26 @@ def test_metrics_are_read_from_the_engine() -> None:
     ):
         assert (name,) in samples
     assert {"tapetum:mm_cache_hits", "tapetum:vision_encode_seconds", "tapetum:kv_blocks"} <= set(families)
+
+
+def test_what_a_client_sent_comes_back_only_in_part() -> None:
+    with TestServer(Script("Hi")) as server:
+        long = "x" * 1_000_000
+        picture = with_picture(png(28, 28))
+        for reply in (server.chat(model=long), server.chat(mm_processor_kwargs={long: 1}, **picture)):
+            assert reply.status_code in (400, 404)
+            assert len(reply.content) < 3000
+
+
+def test_one_model_is_found_by_its_name() -> None:
+    with TestServer(Script("Hi")) as server:
+        listed = server.client.get("/v1/models").json()["data"]
+        assert server.client.get(f"/v1/models/{listed[0]['id']}").json() == listed[0]
+        assert server.client.get("/v1/models/gpt-4").status_code == 404
+
+
+def test_a_deadline_that_has_passed_is_the_clients() -> None:
+    with TestServer(Script("Hi")) as server:
+        reply = server.chat(timeout_s=1e-6)
+        assert reply.status_code == 408
+        check_error(reply.json(), param="timeout_s", code="timeout", kind="invalid_request_error")

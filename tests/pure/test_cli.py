@@ -187,7 +187,7 @@ def test_a_range_names_the_flag_of_its_field() -> None:
         (["serve", "--zebra"], "zebra"),
         (["serve", "a", "--model", "b"], "two models are named, a and b"),
         (["run"], "Missing argument"),
-        (["run", "missing.png", "What?"], "missing.png is not a file"),
+        (["run", "missing.png", "What?"], "missing.png is neither a picture"),
         (["run", PICTURE], "is a file; put the question behind it"),
         (["run", PICTURE, "What?", "--max-tokens", "0"], "0"),
         (["run", "--model", "no/such/model/here", PICTURE, "What?"], "no/such/model/here"),
@@ -219,7 +219,7 @@ def test_a_typed_error_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Tapet
 
 def test_a_question_longer_than_a_file_name_is_a_question() -> None:
     result = cli("run", "missing.png", "why " * 2000)
-    assert "missing.png is not a file" in result.stderr
+    assert "missing.png is neither a picture" in result.stderr
 
 
 def test_evaluate_passes_its_flags_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from tapetum.core.errors import (
     MediaForbidden,
     MediaTimeout,
     MediaTooLarge,
+    PromptTooLong,
 )
 from tapetum.core.media import MediaItem
+from tapetum.media import ingest as ingest_module
 from tapetum.media.ingest import Ingest
 from tapetum.media.keys import media_key
 from tapetum.processing.base import ProcessorOptions
@@ -427,3 +429,13 @@ def test_nothing_is_left_after_a_mixed_load():
                 outcomes["cancelled"] += 1
         assert sum(outcomes.values()) == 240 and min(outcomes.values()) > 5, outcomes
     assert threading.active_count() == threads_before
+
+
+def test_more_visual_tokens_than_a_prompt_holds_are_refused_from_the_header(monkeypatch) -> None:
+    monkeypatch.setattr(ingest_module, "decode", lambda *_: pytest.fail("decoded a picture that cannot fit"))
+    ingest = Ingest(PROCESSOR, MediaConfig(), max_tokens=100, workers=1)
+    try:
+        with pytest.raises(PromptTooLong, match=r"image has \d+ visual tokens, limit 100"):
+            ingest.load(image(png(), min_pixels=1_000_000, max_pixels=1_000_000), tenant="")
+    finally:
+        ingest.close()

@@ -304,3 +304,22 @@ def test_clips_that_are_refused():
         read_clip([FILE] * 3, max_bytes=2 * len(FILE))
     with pytest.raises(MediaTooLarge, match="more than 50 pixels together"):
         read_clip(np.zeros((3, 4, 5, 3), np.uint8), max_pixels=50)
+
+
+def test_open_files_are_read_from_where_they_stand(tmp_path) -> None:
+    reader = SourceReader(MediaConfig(max_bytes=10))
+    assert reader.read(BytesIO(b"0123456789"), is_trusted=True) == b"0123456789"
+    with pytest.raises(MediaTooLarge):
+        reader.read(BytesIO(b"0" * 11), is_trusted=True)
+    path = tmp_path / "a.png"
+    path.write_bytes(b"abc")
+    with path.open("rb") as file:
+        file.read(1)
+        assert reader.read(file, is_trusted=True) == b"bc"
+    with path.open() as file, pytest.raises(MediaError, match="mode 'rb'"):
+        reader.read(file, is_trusted=True)
+
+
+def test_an_empty_reference_is_said_to_be_empty() -> None:
+    with pytest.raises(MediaError, match="reference is empty"):
+        SourceReader(MediaConfig()).read("", is_trusted=False)

@@ -9,7 +9,7 @@ import pytest
 from tapetum.core.config import CacheConfig, EngineConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import (
-    CapacityError,
+    DeadlinePassed,
     EngineError,
     InvalidParameter,
     MediaTooLarge,
@@ -386,7 +386,7 @@ def test_deadlines_end_waiting_and_running_requests() -> None:
     )
     stage.drain()
     assert stage.reasons() == {"running": "error", "waiting": "error", "next": "length"}
-    assert isinstance(stage.ends["waiting"].error, CapacityError)
+    assert isinstance(stage.ends["waiting"].error, DeadlinePassed)
     assert "deadline was after 2.000 s; raise timeout_s" in stage.ends["waiting"].error.message
     assert stage.ends["waiting"].stats.queue_s >= 2.0
     assert len(stage.tokens["running"]) == 3
@@ -433,7 +433,7 @@ def test_refusals_name_value_limit_and_remedy() -> None:
         (make_request("a", [1, make_item("p", 9)]), MediaTooLarge, r"90 bytes.*limit 80"),
         (make_request("a", []), InvalidParameter, r"0 tokens"),
         (_text("a", max_tokens=0), InvalidParameter, r"max_tokens is 0"),
-        (_text("a", deadline_s=0.0), CapacityError, r"deadline"),
+        (_text("a", deadline_s=0.0), DeadlinePassed, r"deadline"),
     ]
     for request, error, message in refused:
         with pytest.raises(error, match=message):
@@ -497,7 +497,7 @@ def test_decodes_never_take_all_tokens_of_a_step(tokens: int, least: int) -> Non
     """Long answers are under way, more come for ever: whoever has been admitted and prefills moves on all the same."""
     stage = Stage(num_blocks=200, max_num_batched_tokens=tokens)
     for index in range(20):
-        stage.add(_text(f"r{index}", 14, max_tokens=9))
+        stage.add(_text(f"r{index}", 14, max_tokens=40))
     while stage.scheduler.has_work:
         before = dict(stage.executor.computed)
         stage.step()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message
-from tapetum.core.errors import CheckpointError, InvalidParameter, TapetumError, TemplateError
+from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TapetumError, TemplateError
 from tapetum.text.template import ChatTemplate, MediaSlot, Segment, split_prompt
 from tapetum.text.tokenizer import Tokenizer
 
@@ -270,3 +270,11 @@ def test_a_template_that_is_no_text_is_a_checkpoint_error(tmp_path: Path) -> Non
 def test_a_template_that_does_not_compile_is_a_checkpoint_error() -> None:
     with pytest.raises(CheckpointError, match="does not compile"):
         template("{% if %}")
+
+
+def test_more_messages_than_tokens_are_refused_before_they_are_rendered() -> None:
+    message = Message(role="user", content=("x",))
+    with pytest.raises(PromptTooLong, match="messages has 2001 entries"):
+        ChatTemplate.load(MODEL_DIR, Tokenizer.load(MODEL_DIR)).render(
+            ChatInput(messages=(message,) * 2001), 2000
+        )

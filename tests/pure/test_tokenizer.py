@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from tapetum.assets import MODEL_DIR
-from tapetum.core.errors import CheckpointError, InvalidParameter
+from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
 from tapetum.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(MODEL_DIR)
@@ -128,3 +129,19 @@ def test_a_broken_tokenizer_file_is_a_checkpoint_error(tmp_path: Path) -> None:
 def test_half_a_surrogate_pair_is_the_clients_error() -> None:
     with pytest.raises(InvalidParameter, match="surrogate"):
         TOKENIZER.encode_plain("a\ud83d")
+
+
+@pytest.mark.parametrize("piece", ["x", "ab ", "\U0001f600", " ", "\n", "e\u0301"])
+def test_a_long_text_is_refused_after_a_look_at_little_of_it(piece: str) -> None:
+    text = piece * (4_000_000 // len(piece))
+    started = time.process_time()
+    with pytest.raises(PromptTooLong, match=r"more than \d+ tokens, limit 2000"):
+        TOKENIZER.encode_plain(text, 2000)
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("piece", ["word and word ", "\U0001f600", " " * 37, "\n" * 61 + "x"])
+def test_a_long_text_that_fits_is_not_refused(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    ids = TOKENIZER.encode_plain(text)
+    assert TOKENIZER.encode_plain(text, len(ids)) == ids

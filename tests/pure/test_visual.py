@@ -98,7 +98,7 @@ class VisualMachine(RuleBasedStateMachine):
         """Each once, in order; what the plan that took them never told is told by the next."""
         taken = self.cache.take_dropped()
         assert taken == tuple(dict.fromkeys(ITEMS[name].key for name in self.dropped))
-        assert not self.cache.has_dropped
+        assert self.cache.take_dropped() == ()
         if is_lost:
             self.cache.return_dropped(taken)
         else:

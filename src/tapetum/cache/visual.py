@@ -129,10 +129,6 @@ class VisualCache:
         entry = self._entries.get(key)
         return tuple(entry.pins) if entry else ()
 
-    @property
-    def has_dropped(self) -> bool:
-        return bool(self._dropped)
-
     def take_dropped(self) -> tuple[bytes, ...]:
         """Media keys evicted or failed since the last call, in order, for the next plan."""
         dropped = tuple(dict.fromkeys(self._dropped))

@@ -11,6 +11,7 @@ TapetumError                        code, HTTP status, retryable
 │       └── MediaTimeout    408     fetching or decoding took too long
 ├── CapacityError           503     the server's state, try again later (retryable)
 │   └── Overloaded          429     the queue is full
+├── DeadlinePassed          408     the client's own timeout_s ran out
 ├── ConfigError             500     the operator's fault: a flag or a checkpoint
 │   └── CheckpointError     500     files of a model that are missing or do not fit
 └── EngineError             500     our fault; the request is lost, the engine goes on
@@ -80,6 +81,11 @@ class CapacityError(TapetumError):
 class Overloaded(CapacityError):
     code = "overloaded"
     http_status = 429
+
+
+class DeadlinePassed(TapetumError):
+    code = "timeout"
+    http_status = 408
 
 
 class ConfigError(TapetumError):

@@ -53,7 +53,7 @@ class Engine:
         self._executor = executor
         self._cost = cost or CostModel()
         self._scheduler = build_scheduler(config, facts, self._cost)
-        self._ingest = Ingest(files.processor, config.media)
+        self._ingest = Ingest(files.processor, config.media, max_tokens=facts.max_model_len - 1)
         limits = PromptLimits(max_model_len=facts.max_model_len, max_media=config.media.limit_per_prompt)
         self.prompts = PromptBuilder(files, self._ingest, limits)
         self._inbox: deque[Request | str] = deque()  # a request to add, or the id of one to abort

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from tapetum.core.chat import TextInput
 from tapetum.core.config import EngineConfig
-from tapetum.core.errors import InvalidParameter, TapetumError
+from tapetum.core.errors import EngineDead, InvalidParameter, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import SamplingParams
 from tapetum.engine.batch import placed, run_batch
@@ -46,6 +46,7 @@ class LLM:
         else:
             defaults = {} if isinstance(model, EngineConfig) else _OFFLINE
             self._engine = build_engine(config_from(model, {**defaults, **options}))
+        self._is_closed = False
         self._pool = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="tapetum-prompt")
 
     @property
@@ -81,6 +82,7 @@ class LLM:
 
     def close(self) -> None:
         """End the threads. The model is freed with the object."""
+        self._is_closed = True
         self._pool.shutdown()
         self._engine.close()
 
@@ -99,6 +101,8 @@ class LLM:
         sampling_params: Sampling,
         use_tqdm: bool | None,
     ) -> list[RequestOutput]:
+        if self._is_closed:
+            raise EngineDead("this LLM is closed; make another one")
         samplings = _one_each(sampling_params, len(entries))
         inputs: list[PromptInput] = []
         drafts: list[Draft] = []
@@ -117,6 +121,12 @@ class LLM:
 def _one_each(sampling_params: Sampling, count: int) -> Sequence[SamplingParams]:
     if sampling_params is None or isinstance(sampling_params, SamplingParams):
         return [sampling_params or SamplingParams()] * count
+    is_list = isinstance(sampling_params, (list, tuple))
+    if not is_list or not all(isinstance(entry, SamplingParams) for entry in sampling_params):
+        raise InvalidParameter(
+            f"sampling_params is {sampling_params!r:.80}, must be SamplingParams or a list of them",
+            param="sampling_params",
+        )
     if len(sampling_params) != count:
         raise InvalidParameter(
             f"sampling_params has {len(sampling_params)} entries for {count} prompts; send one for each or one for all",

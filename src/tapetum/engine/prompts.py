@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Protocol
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
@@ -108,10 +109,11 @@ class PromptBuilder:
         """Render and check without touching a pixel."""
         media = _media_of(prompt)
         _check_count(media, self._limits.max_media)
+        limit = self._limits.max_model_len - 1
         if isinstance(prompt, ChatInput):
-            segments = self._template.render(prompt)
+            segments = self._template.render(prompt, limit)
         else:
-            segments = split_prompt(self._tokenizer, prompt.prompt)
+            segments = split_prompt(self._tokenizer, prompt.prompt, limit)
         draft = Draft(
             segments=tuple(_bind(segments, media, self._placeholders)),
             sampling=sampling.resolved(self._defaults.sampling),
@@ -159,7 +161,7 @@ class PromptBuilder:
         loads.begin(futures)
         try:
             for index, future in enumerate(futures):
-                items.append(_result(future, index, len(parts)))
+                items.append(_result(future, parts[index], index, len(parts)))
                 num_visual += items[-1].geometry.num_tokens - 1
                 is_exact = index + 1 == len(parts)
                 self._check_length(
@@ -245,10 +247,24 @@ def _bind(
     return [waiting[part.kind].popleft() if isinstance(part, MediaSlot) else part for part in segments]
 
 
-def _result(future: Future[MediaItem], index: int, count: int) -> MediaItem:
+def _result(future: Future[MediaItem], part: MediaPart, index: int, count: int) -> MediaItem:
     """The loaded item. An error says which of several it was; a fresh one, since loads may be shared."""
     try:
         return future.result()
     except TapetumError as error:
         place = f"media {index + 1} of {count}: " if count > 1 else ""
+        name = _file_name(part)
+        if name and name not in error.message:
+            place += f"{name}: "
         raise type(error)(place + error.message, param=error.param) from error
+
+
+def _file_name(part: MediaPart) -> str:
+    """The name of a picture that was named by a path, else nothing."""
+    source = part.source
+    if isinstance(source, str) and not source.startswith("data:"):
+        source = PurePath(source[:_MAX_NAME])
+    return source.name[:_MAX_NAME] if isinstance(source, PurePath) else ""
+
+
+_MAX_NAME = 255

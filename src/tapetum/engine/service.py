@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from tapetum.assets import MODEL_DIR
+from tapetum.core.chat import ChatInput, TextInput
 from tapetum.core.config import EngineConfig
-from tapetum.core.errors import CapacityError, EngineDead, InvalidParameter, Overloaded, TapetumError
+from tapetum.core.errors import (
+    CapacityError,
+    DeadlinePassed,
+    EngineDead,
+    InvalidParameter,
+    Overloaded,
+    TapetumError,
+)
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.build import build_engine
 from tapetum.engine.engine import Engine
 from tapetum.engine.generation import Generation
+from tapetum.engine.inputs import chat_input, text_input
 from tapetum.engine.loop import EngineLoop
 from tapetum.engine.meters import Metric
 from tapetum.engine.options import config_from
@@ -75,16 +84,21 @@ class AsyncEngine:
 
     async def submit(
         self,
-        prompt: PromptInput,
-        sampling: SamplingParams,
+        prompt: PromptInput | str | Mapping[str, object] | Sequence[object],
+        sampling: SamplingParams | None = None,
         *,
         priority: int = 0,
         timeout_s: float | None = None,
         tenant: str = "",
         request_id: str | None = None,
     ) -> Generation:
-        """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here."""
+        """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here.
+
+        A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
+        """
         engine, _ = self._serving()
+        if not isinstance(prompt, (ChatInput, TextInput)):
+            prompt = text_input(prompt) if isinstance(prompt, (str, Mapping)) else chat_input(prompt)
         now = engine.clock()
         terms = Terms(
             request_id=request_id or uuid.uuid4().hex,
@@ -94,7 +108,7 @@ class AsyncEngine:
             deadline_s=None if timeout_s is None else now + timeout_s,
         )
         try:
-            request = await self._prepare(engine, prompt, sampling, terms)
+            request = await self._prepare(engine, prompt, sampling or SamplingParams(), terms)
             generation = self._hand_in(request)
             await generation.accepted()
         except TapetumError as error:
@@ -152,11 +166,20 @@ class AsyncEngine:
         work = self._pool.submit(engine.prompts.build, prompt, sampling, terms, loads)
         self._count_preparing(1)
         work.add_done_callback(lambda _: _post(event_loop, self._count_preparing, -1))
+        left_s = None if terms.deadline_s is None else terms.deadline_s - engine.clock()
         try:
-            return await asyncio.wrap_future(work)
+            async with asyncio.timeout(left_s):
+                return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             loads.cancel()
             raise
+        except TimeoutError:
+            loads.cancel()
+            raise DeadlinePassed(
+                f"prompt took longer to prepare than its deadline {left_s:.3f} s away; "
+                "raise timeout_s or send smaller pictures",
+                param="timeout_s",
+            ) from None
 
     def _count_preparing(self, change: int) -> None:
         self._num_preparing += change

@@ -29,6 +29,7 @@ from tapetum.core.errors import (
     MediaError,
     MediaTimeout,
     MediaTooLarge,
+    PromptTooLong,
     TapetumError,
 )
 from tapetum.core.media import Geometry, MediaItem
@@ -74,11 +75,13 @@ class Ingest:
         processor: Processor,
         config: MediaConfig,
         *,
+        max_tokens: int | None = None,
         workers: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self._processor = processor
         self._config = config
+        self._max_tokens = max_tokens  # visual tokens of one item that a prompt can hold
         self._reader = SourceReader(config)
         self._cache = _AliasCache(cache_bytes)
         self._state = threading.Condition()  # guards all below and the cache; never held while a future ends
@@ -235,6 +238,11 @@ class Ingest:
             raise MediaTooLarge(
                 f"{part.kind} would be scaled to {len(sizes)} x {width}x{height} pixels, limit "
                 f"{self._config.max_pixels} together; lower its max_pixels or min_pixels, or send fewer frames"
+            )
+        if self._max_tokens is not None and geometry.num_tokens > self._max_tokens:
+            raise PromptTooLong(
+                f"{part.kind} has {geometry.num_tokens} visual tokens, limit {self._max_tokens} for the whole prompt; "
+                "lower its max_pixels or min_pixels, send fewer frames or raise --max-model-len"
             )
         return geometry
 

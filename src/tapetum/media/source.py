@@ -6,6 +6,7 @@ before anything is copied or read. Owns no decoding (image.py) and no network: h
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
@@ -45,6 +46,8 @@ class SourceReader:
                 return adopt_picture(source, self._config)
         if isinstance(source, np.ndarray):
             return adopt_array(source, self._config)
+        if isinstance(source, io.IOBase):
+            return self._read_stream(source)
         if isinstance(source, os.PathLike):
             return self._read_file(os.fsdecode(source), is_trusted)
         if isinstance(source, str):
@@ -92,6 +95,8 @@ class SourceReader:
     def _read_reference(self, reference: str, is_trusted: bool) -> bytes:
         match = _SCHEME.match(reference)
         scheme = (match[1] or match[2]).lower() if match else None
+        if not reference:
+            raise MediaError("picture reference is empty; send a data: URL or a path")
         if scheme is None:
             return self._read_file(reference, is_trusted)
         if scheme == "data":
@@ -123,6 +128,14 @@ class SourceReader:
                 data = pybase64.b64decode(payload, validate=True)
             except ValueError as error:
                 raise MediaError(f"data: URL is not valid base64: {error}; encode the file again") from error
+        check_bytes(len(data), self._config)
+        return data
+
+    def _read_stream(self, stream: io.IOBase) -> bytes:
+        """An open binary file or BytesIO, from where it stands; it is left at its end."""
+        if isinstance(stream, io.TextIOBase) or not stream.readable():
+            raise MediaError("picture is a file open for text or writing; open it with mode 'rb'")
+        data: bytes = stream.read(self._config.max_bytes + 1)
         check_bytes(len(data), self._config)
         return data
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
-from tapetum.core.errors import CapacityError, InvalidParameter, PromptTooLong
+from tapetum.core.errors import DeadlinePassed, InvalidParameter, PromptTooLong
 from tapetum.core.request import Request
 
 
@@ -30,7 +30,7 @@ class AdmissionLimits:
         for span in request.prompt.spans:
             self.visual.check_size(span.item)
         if request.deadline_s is not None and request.deadline_s <= now:
-            raise CapacityError(
+            raise DeadlinePassed(
                 f"request came {now - request.deadline_s:.3f} s after its own deadline; send a longer timeout_s",
                 param="timeout_s",
             )

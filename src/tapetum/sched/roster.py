@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
-from tapetum.core.errors import CapacityError, InvalidParameter, TapetumError
+from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
 from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.sched.progress import Progress, stats_of
@@ -147,10 +147,10 @@ class Roster:
         self._ledger.release(progress.state)
 
 
-def _too_late(request: Request, now: float) -> CapacityError:
+def _too_late(request: Request, now: float) -> DeadlinePassed:
     age = now - request.arrival_s
     allowed = (request.deadline_s or now) - request.arrival_s
-    return CapacityError(
+    return DeadlinePassed(
         f"request is {age:.3f} s old, its deadline was after {allowed:.3f} s; raise timeout_s or send less at a time",
         param="timeout_s",
     )

@@ -69,8 +69,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to schedule, to tell a client or to tell the executor."""
-        has_requests = bool(self.num_running or self.num_waiting or self._news)
-        return has_requests or self._roster.has_released or self._visual.has_dropped
+        return bool(self.num_running or self.num_waiting or self._news or self._roster.has_released)
 
     @property
     def num_waiting(self) -> int:

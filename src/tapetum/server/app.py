@@ -51,6 +51,7 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
         routes=[
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/models", api.models),
+            Route("/v1/models/{name:path}", api.model),
             Route("/health", api.health),
             Route("/metrics", api.metrics),
         ],
@@ -89,18 +90,10 @@ class Api:
         return _json(await _while_connected(request, reply.whole()))
 
     async def models(self, request: Request) -> Response:
-        max_model_len = self._engine.facts.max_model_len
-        entries = [
-            {
-                "id": name,
-                "object": "model",
-                "created": self._created,
-                "owned_by": "tapetum",
-                "max_model_len": max_model_len,
-            }
-            for name in self._engine.model_names
-        ]
-        return _json({"object": "list", "data": entries})
+        return _json({"object": "list", "data": [self._entry(name) for name in self._engine.model_names]})
+
+    async def model(self, request: Request) -> Response:
+        return _json(self._entry(self._model_name(request.path_params["name"])))
 
     async def health(self, request: Request) -> Response:
         facts = self._engine.facts  # raises while there is none to ask
@@ -111,6 +104,15 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         text = exposition(self._engine.metrics(), model_name=self._engine.model_names[0])
         return Response(text, media_type=CONTENT_TYPE)
+
+    def _entry(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "tapetum",
+            "max_model_len": self._engine.facts.max_model_len,
+        }
 
     def _model_name(self, wanted: str | None) -> str:
         names = self._engine.model_names

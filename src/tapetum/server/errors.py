@@ -43,11 +43,21 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_body(error: TapetumError) -> ErrorBody:
+    """The body that tells an error. What a client sent comes back in it only in part, however long it was."""
     return ErrorBody(
         ErrorDetail(
-            message=error.message, type=error_type(error.http_status), param=error.param, code=error.code
+            message=_shortened(error.message, 1000),
+            type=error_type(error.http_status),
+            param=None if error.param is None else _shortened(error.param, 200),
+            code=error.code,
         )
     )
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The beginning and the end of a text: the value, and what to do about it."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} ... {text[-half:]}"
 
 
 def error_type(status: int) -> str:

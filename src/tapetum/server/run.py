@@ -62,6 +62,7 @@ async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
     finally:
         loading.cancel()
         leaving.cancel()
+        _log.info("stopping; what runs has %g s to end, another signal ends it at once", SHUTDOWN_GRACE_S)
         await engine.stop(SHUTDOWN_GRACE_S)
         server.should_exit = True
         await serving

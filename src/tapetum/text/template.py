@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 
 from tapetum.core.chat import ChatInput, MediaPart, Message
-from tapetum.core.errors import CheckpointError, InvalidParameter, TemplateError
+from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TemplateError
 from tapetum.core.media import MediaKind
 from tapetum.text.guard import Disguise, Guard
 from tapetum.text.jinja import build_environment
@@ -67,10 +67,18 @@ class ChatTemplate:
         source = _read_source(directory, tokenizer_config)
         return cls(source, tokenizer, names=special_names(tokenizer_config))
 
-    def render(self, chat: ChatInput) -> list[Segment]:
-        """Segments of the prompt, with one slot for each media part of the messages, in their order."""
+    def render(self, chat: ChatInput, max_tokens: int | None = None) -> list[Segment]:
+        """Segments of the prompt, with one slot for each media part of the messages, in their order.
+
+        A chat that surely has more than `max_tokens` is refused early, before all of it is tokenised.
+        """
         if not chat.messages:
             raise TemplateError("messages is empty; send at least one message", param="messages")
+        if max_tokens is not None and len(chat.messages) > max_tokens:
+            raise PromptTooLong(
+                f"messages has {len(chat.messages)} entries of at least one token each, limit {max_tokens} tokens; "
+                "send fewer or raise --max-model-len"
+            )
         for name in _RESERVED:
             if name in chat.template_kwargs:
                 raise InvalidParameter(
@@ -78,7 +86,7 @@ class ChatTemplate:
                     param="chat_template_kwargs",
                 )
         disguise = self._guard.disguise()
-        segments = _segments(self._tokenizer, self._run(chat, disguise), disguise.reveal)
+        segments = _segments(self._tokenizer, self._run(chat, disguise), disguise.reveal, max_tokens)
         _check_slots(segments, chat.messages)
         return segments
 
@@ -119,17 +127,19 @@ class ChatTemplate:
         }
 
 
-def split_prompt(tokenizer: Tokenizer, text: str) -> list[Segment]:
+def split_prompt(tokenizer: Tokenizer, text: str, max_tokens: int | None = None) -> list[Segment]:
     """Segments of a prompt that the caller wrote whole: special tokens count, placeholders are slots."""
-    return _segments(tokenizer, text, str)
+    return _segments(tokenizer, text, str, max_tokens)
 
 
-def _segments(tokenizer: Tokenizer, text: str, reveal: Callable[[str], str]) -> list[Segment]:
+def _segments(
+    tokenizer: Tokenizer, text: str, reveal: Callable[[str], str], max_tokens: int | None
+) -> list[Segment]:
     segments: list[Segment] = []
     ids: list[int] = []
     for piece in tokenizer.split(text):
         if isinstance(piece, str):
-            ids.extend(tokenizer.encode_plain(reveal(piece)))
+            ids.extend(tokenizer.encode_plain(reveal(piece), max_tokens))
         elif kind := tokenizer.media_tokens.get(piece):
             if ids:
                 segments.append(tuple(ids))

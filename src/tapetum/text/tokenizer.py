@@ -14,9 +14,11 @@ from pathlib import Path
 
 import tokenizers
 
-from tapetum.core.errors import CheckpointError, InvalidParameter
+from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
 from tapetum.core.media import MediaKind
 
+_SLICE = 32_768  # characters of a long text that are counted at a time
+_LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can add
 _MEDIA_FIELDS: tuple[tuple[str, MediaKind], ...] = (
     ("image_token_id", "image"),
     ("image_token_index", "image"),
@@ -60,14 +62,29 @@ class Tokenizer:
         _make_special(backend, {*_declared(read_json(directory / "tokenizer_config.json")), *placeholders})
         return cls(backend, media_tokens=media_tokens)
 
-    def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Ids of `text`; what looks like a special token in it is tokenised as the characters it is of."""
+    def encode_plain(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Ids of `text`; what looks like a special token in it is tokenised as the characters it is of.
+
+        A long text that surely has more than `max_tokens` is refused after a look at as little of it as that takes.
+        """
+        if max_tokens is not None and len(text) > _SLICE:
+            self._check_long(text, max_tokens)
         try:
             return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidParameter(
                 "text holds half a character (a lone surrogate); send whole ones"
             ) from error
+
+    def _check_long(self, text: str, max_tokens: int) -> None:
+        """Count slice by slice. A cut through a token adds a few; so many are not counted at each cut."""
+        count = 0
+        for start in range(0, len(text), _SLICE):
+            count += max(0, len(self.encode_plain(text[start : start + _SLICE])) - _LOST_AT_A_CUT)
+            if count > max_tokens:
+                raise PromptTooLong(
+                    f"prompt has more than {count} tokens, limit {max_tokens}; shorten it or raise --max-model-len"
+                )
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text whose special tokens count."""
