@@ -246,7 +246,7 @@ def test_stop_strings_end_the_answer_exactly(server: TestServer) -> None:
     "part",
     [
         {"type": "image_url", "image_url": DATA_URL},
-        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "auto"}, "uuid": "mine"},
+        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "high"}, "uuid": "mine"},
         {"type": "image", "image": DATA_URL},
     ],
 )

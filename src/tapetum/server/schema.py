@@ -20,7 +20,7 @@ MAX_TIMEOUT_S = 86_400  # a day
 
 class ImageUrl(Struct, frozen=True):
     url: str
-    detail: str | None = None  # only "auto" is served: the size of a picture is bounded in pixels
+    detail: str | None = None  # pictures are always seen in full; their size is bounded in pixels
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -136,6 +136,7 @@ _UNSERVED: dict[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
+_DETAILS = (None, "auto", "high")  # what asks for no less than a picture in full
 _decode_request = msgspec.json.Decoder(ChatRequest).decode
 _decode_unserved = msgspec.json.Decoder(
     msgspec.defstruct("UnservedFields", [(name, object, None) for name in _UNSERVED])
@@ -172,10 +173,10 @@ def _check_message(message: ChatMessage, place: str) -> None:
     pictures = [part.image_url for part in parts if isinstance(part, ImageUrlPart)]
     frames = [frame for part in parts if isinstance(part, VideoPart) for frame in part.video]
     for picture in (*pictures, *frames):
-        if isinstance(picture, ImageUrl) and picture.detail not in (None, "auto"):
+        if isinstance(picture, ImageUrl) and picture.detail not in _DETAILS:
             raise NotSupported(
-                f"detail is {picture.detail!r}, this version knows only auto; leave it out, and bound the size of "
-                "a picture by min_pixels and max_pixels",
+                f"detail is {picture.detail!r}, pictures are always seen in full; leave it out, and bound the size "
+                "of a picture by min_pixels and max_pixels",
                 param=f"{place}.content",
             )
 
