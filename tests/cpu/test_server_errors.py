@@ -416,3 +416,10 @@ def test_a_deadline_that_has_passed_is_the_clients() -> None:
         reply = server.chat(timeout_s=1e-6)
         assert reply.status_code == 408
         check_error(reply.json(), param="timeout_s", code="timeout", kind="invalid_request_error")
+
+
+def test_a_refusal_leaves_a_line_without_what_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tapetum.server.app"), TestServer(Script("Hi")) as server:
+        server.chat(model="secret words")
+    assert "POST /v1/chat/completions: 404 model_not_found" in caplog.text
+    assert "secret words" not in caplog.text

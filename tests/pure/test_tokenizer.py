@@ -145,3 +145,10 @@ def test_a_long_text_that_fits_is_not_refused(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     ids = TOKENIZER.encode_plain(text)
     assert TOKENIZER.encode_plain(text, len(ids)) == ids
+
+
+def test_special_tokens_are_sought_quickly_in_a_long_text() -> None:
+    text = "\U0001f600" * 5_000_000 + SPECIALS[0]
+    started = time.process_time()
+    assert list(TOKENIZER.split(text))[-1] == TOKENIZER.special_tokens[SPECIALS[0]]
+    assert time.process_time() - started < 0.2

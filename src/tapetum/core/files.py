@@ -16,14 +16,25 @@ from tapetum.core.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 
-def read_json(path: Path) -> dict[str, object] | None:
-    """The object in a file; None when there is no such file."""
+def read_text(path: Path) -> str | None:
+    """The text in a file; None when there is no such file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
+        raise CheckpointError(
+            f"{path} cannot be read as UTF-8: {error}; fetch the checkpoint again"
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The object in a file; None when there is no such file."""
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}; fetch the checkpoint again") from error
     if not isinstance(value, dict):

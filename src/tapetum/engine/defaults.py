@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapetum.core.errors import CheckpointError, InvalidParameter
+from tapetum.core.files import read_json
 from tapetum.core.request import SamplingParams
-from tapetum.text.tokenizer import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class GenerationDefaults:
     @classmethod
     def load(cls, directory: Path) -> GenerationDefaults:
         """From the files of a model; without a generation config the end of sequence is in config.json."""
-        given = read_json(directory / "generation_config.json")
-        eos = given.get("eos_token_id", read_json(directory / "config.json").get("eos_token_id"))
+        given = read_json(directory / "generation_config.json") or {}
+        eos = given.get("eos_token_id", (read_json(directory / "config.json") or {}).get("eos_token_id"))
         try:
             return cls(
                 sampling=_sampling(given),

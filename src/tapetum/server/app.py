@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -40,6 +41,7 @@ from tapetum.server.schema import parse_chat
 from tapetum.server.wire import EventStream, as_json, until_gone
 
 MAX_BODY_BYTES = 256 * 1024**2
+_log = logging.getLogger(__name__)
 ANY_MODEL = "default"  # a name that always answers
 T = TypeVar("T")
 
@@ -184,6 +186,7 @@ def _json(value: object, *, status: int = 200, headers: dict[str, str] | None = 
 
 def _tell_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TapetumError)
+    _log.info("%s %s: %d %s", request.method, request.url.path, error.http_status, error.code)
     headers = {"retry-after": str(RETRY_AFTER_S)} if error.retryable else {}
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -16,10 +16,11 @@ import jinja2
 
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TemplateError
+from tapetum.core.files import read_json, read_text
 from tapetum.core.media import MediaKind
 from tapetum.text.guard import Disguise, Guard
 from tapetum.text.jinja import build_environment
-from tapetum.text.tokenizer import Tokenizer, read_json, read_text, special_names
+from tapetum.text.tokenizer import Tokenizer, special_names
 
 MAX_PROMPT_CHARS = 16 * 1024**2
 MAX_RENDER_S = 10.0
@@ -63,7 +64,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:
-        tokenizer_config = read_json(directory / "tokenizer_config.json")
+        tokenizer_config = read_json(directory / "tokenizer_config.json") or {}
         source = _read_source(directory, tokenizer_config)
         return cls(source, tokenizer, names=special_names(tokenizer_config))
 
@@ -193,10 +194,10 @@ _NO_TEMPLATE = (
 
 def _read_source(directory: Path, tokenizer_config: Mapping[str, object]) -> str:
     """The template's text from whichever file of the checkpoint has it; the newest convention wins."""
-    path = directory / "chat_template.jinja"
-    if path.is_file():
-        return read_text(path)
-    stored = read_json(directory / "chat_template.json").get(
+    source = read_text(directory / "chat_template.jinja")
+    if source is not None:
+        return source
+    stored = (read_json(directory / "chat_template.json") or {}).get(
         "chat_template", tokenizer_config.get("chat_template")
     )
     if isinstance(stored, list):

@@ -7,7 +7,6 @@ read from then on, so one Tokenizer serves many threads; encoding leaves the int
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import tokenizers
 
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
+from tapetum.core.files import read_json
 from tapetum.core.media import MediaKind
 
 _SLICE = 32_768  # characters of a long text that are counted at a time
@@ -57,9 +57,11 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
-        media_tokens = _media_tokens(read_json(directory / "config.json"))
+        media_tokens = _media_tokens(read_json(directory / "config.json") or {})
         placeholders = filter(None, map(backend.id_to_token, media_tokens))
-        _make_special(backend, {*_declared(read_json(directory / "tokenizer_config.json")), *placeholders})
+        _make_special(
+            backend, {*_declared(read_json(directory / "tokenizer_config.json") or {}), *placeholders}
+        )
         return cls(backend, media_tokens=media_tokens)
 
     def encode_plain(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
@@ -136,28 +138,6 @@ def special_names(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
     return names
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """The object in a file of a checkpoint; empty when there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(read_text(path))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}; fetch the checkpoint again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object; fetch the checkpoint again")
-    return value
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as UTF-8: {error}; fetch the checkpoint again"
-        ) from error
-
-
 def _media_tokens(config: Mapping[str, object]) -> dict[int, MediaKind]:
     found = ((config.get(field), kind) for field, kind in _MEDIA_FIELDS)
     return {token_id: kind for token_id, kind in found if isinstance(token_id, int)}
@@ -189,12 +169,16 @@ def _make_special(backend: tokenizers.Tokenizer, declared: Iterable[str]) -> Non
 
 def _special_pattern(special: Iterable[tokenizers.AddedToken]) -> re.Pattern[str]:
     """Matches one special token, the longest first; its group is its text, without white space."""
+    special = sorted(special, key=lambda token: -len(token.content))
+    if special and not any(token.single_word or token.rstrip for token in special):
+        # In this form the search skips to the first character of a token: a thousand times faster on long texts.
+        return re.compile(f"({'|'.join(re.escape(token.content) for token in special)})")
     alternatives = [
         r"(?<!\w)" * token.single_word
         + f"({re.escape(token.content)})"
         + r"(?!\w)" * token.single_word
         + r"\s*" * token.rstrip
-        for token in sorted(special, key=lambda token: -len(token.content))
+        for token in special
     ]
     return re.compile("|".join(alternatives) or r"(?!)")
 
