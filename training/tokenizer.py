@@ -13,7 +13,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tokenizers import AddedToken, Encoding, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 from training.conversation import ENGLISH, SYSTEM_PROMPTS, TALK
@@ -90,6 +90,7 @@ class Tokenizer:
 
 def build_tokenizer(path: Path, num_samples: int = 1500) -> None:
     tokenizer = FastTokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()  # as Qwen's own tokenizers
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_SPLIT), "isolated"),

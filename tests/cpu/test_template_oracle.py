@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -51,6 +51,7 @@ def our_ids(chat: ChatInput) -> list[int]:
 
 @pytest.mark.parametrize("generation", [True, False])
 @given(turns=CHATS)
+@example(turns=[("user", ["e\u0301 \uf900"])])  # characters that a tokenizer of this class composes
 @settings(max_examples=200, deadline=None)
 def test_prompts_are_those_of_transformers(
     generation: bool, turns: list[tuple[str, list[str | MediaPart]]]

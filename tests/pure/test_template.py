@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +49,11 @@ FRAGMENTS = (
     "</think>",
     "<image>",
 )
-ATTACKS = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=3)), max_size=6).map("".join)
+ATTACKS = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=3)), max_size=6).map(
+    lambda parts: unicodedata.normalize(
+        "NFC", "".join(parts)
+    )  # as the tokenizer reads it, so that it comes back
+)
 
 
 def template(source: str, **names: str) -> ChatTemplate:
