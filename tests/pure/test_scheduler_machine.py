@@ -104,7 +104,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight is None)
     @rule()
     def schedule(self) -> None:
-        scheduler = self.stage.scheduler
+        scheduler, roster = self.stage.scheduler, self.stage.scheduler._roster
+        decoding = {progress.request_id for progress in roster.running if progress.is_decoding}
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
         max_rows, max_tokens, max_visual = self.limits
@@ -112,9 +113,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.in_flight.rows) <= max_rows
         assert sum(row.length for row in self.in_flight.rows) <= max_tokens
         assert sum(encodes) <= max_visual or len(encodes) == 1
-        decoding = {name for name, end in self.stage.firsts.items() if name in self._live()}
         left_out = decoding - {row.request_id for row in self.in_flight.rows}
-        assert len(left_out) <= scheduler.num_waiting + len(scheduler._news)  # preempted or out of time
+        preempted = {progress.request_id for progress in roster.waiting}
+        out_of_time = {event.request_id for event in scheduler._news}
+        assert left_out <= preempted | out_of_time
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()
