@@ -175,8 +175,9 @@ class AsyncEngine:
             raise
         except TimeoutError:
             loads.cancel()
+            allowed_s = (terms.deadline_s or 0.0) - terms.arrival_s
             raise DeadlinePassed(
-                f"prompt took longer to prepare than its deadline {left_s:.3f} s away; "
+                f"prompt took longer to prepare than its timeout_s of {allowed_s:.3f} s; "
                 "raise timeout_s or send smaller pictures",
                 param="timeout_s",
             ) from None
