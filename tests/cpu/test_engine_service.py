@@ -294,7 +294,7 @@ async def test_bad_input_is_refused_by_submit_and_the_engine_goes_on(
     assert executor.plans == []
     await at_rest(service, executor)
     assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
-    rejections = {metric.name: metric.values for metric in service.metrics()}["rejections"]
+    rejections = {metric.name: metric.values for metric in await service.metrics()}["rejections"]
     assert rejections == {error.code: 1} or sum(rejections.values()) == 1
 
 
@@ -403,7 +403,7 @@ async def test_stop_without_grace_aborts(executor):
 
 async def test_idle_engine_is_healthy_and_counts(service):
     await (await service.submit(chat("x"), GREEDY)).output()
-    metrics = {metric.name: metric.values for metric in service.metrics()}
+    metrics = {metric.name: metric.values for metric in await service.metrics()}
     assert metrics["request_success"] == {"stop": 1}
     assert metrics["engine_heartbeat_seconds"][""] < 5
     assert service.is_healthy

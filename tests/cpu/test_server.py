@@ -18,8 +18,8 @@ from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta
-from tapetum.server.reply import Reply
-from tapetum.server.schema import ChatMessage, ChatRequest
+from tapetum.server.chat.reply import Reply
+from tapetum.server.chat.schema import ChatMessage, ChatRequest
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually, files
 
 ANSWER = "Total: 12.50 €\nTax: 2.00 🙂 done"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.errors import RequestError, TapetumError
-from tapetum.server.chat import chat_input_of, priority_of, sampling_of
-from tapetum.server.schema import ChatRequest, parse_chat
-from tapetum.server.wire import EventStream
+from tapetum.server.chat.translate import chat_input_of, priority_of, sampling_of
+from tapetum.server.chat.schema import ChatRequest, parse_chat
+from tapetum.server.stream import EventStream
 
 FIELDS = (*ChatRequest.__struct_fields__, "n", "tools", "response_format", "zebra")
 JSON = st.recursive(

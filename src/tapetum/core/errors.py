@@ -7,7 +7,7 @@ TapetumError                        code, HTTP status, retryable
 │   ├── TemplateError       400     the chat template refused the messages
 │   └── MediaError          400     a picture or clip that cannot be used
 │       ├── MediaTooLarge   413     over a byte, pixel or count limit
-│       ├── MediaForbidden  403     a reference that the policy does not allow
+│       ├── MediaForbidden  400     a reference that the policy does not allow
 │       └── MediaTimeout    408     fetching or decoding took too long
 ├── CapacityError           503     the server's state, try again later (retryable)
 │   └── Overloaded          429     the queue is full
@@ -64,7 +64,6 @@ class MediaTooLarge(MediaError):
 
 class MediaForbidden(MediaError):
     code = "media_forbidden"
-    http_status = 403
 
 
 class MediaTimeout(MediaError):

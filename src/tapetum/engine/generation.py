@@ -55,6 +55,11 @@ class Generation:
         """Complete once the last delta has been read."""
         return timing_of(self._request, self._prepared_s, self._stats or RequestStats(), self._num_tokens)
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that were not computed again; known with the first token."""
+        return self._stats.num_cached_tokens if self._stats else 0
+
     def __aiter__(self) -> Generation:
         return self
 

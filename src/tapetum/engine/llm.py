@@ -112,10 +112,16 @@ class LLM:
                 drafts.append(self._engine.prompts.draft(inputs[-1], sampling))
             except TapetumError as error:
                 raise placed(error, index, len(entries)) from error
-        texts = [prompt.prompt if isinstance(prompt, TextInput) else None for prompt in inputs]
+        texts = [_written(prompt) for prompt in inputs]
         has_bar = len(entries) >= _MIN_PROMPTS_FOR_BAR if use_tqdm is None else use_tqdm
         with tqdm(total=len(entries), unit="prompt", disable=not has_bar) as bar:
             return run_batch(self._engine, drafts, texts, self._pool, bar.update)
+
+
+def _written(prompt: PromptInput) -> str | None:
+    """The prompt where a caller wrote it whole, as text."""
+    text = prompt.prompt if isinstance(prompt, TextInput) else None
+    return text if isinstance(text, str) else None
 
 
 def _one_each(sampling_params: Sampling, count: int) -> Sequence[SamplingParams]:

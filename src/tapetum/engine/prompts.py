@@ -112,8 +112,10 @@ class PromptBuilder:
         limit = self._limits.max_model_len - 1
         if isinstance(prompt, ChatInput):
             segments = self._template.render(prompt, limit)
-        else:
+        elif isinstance(prompt.prompt, str):
             segments = split_prompt(self._tokenizer, prompt.prompt, limit)
+        else:
+            segments = [prompt.prompt]
         draft = Draft(
             segments=tuple(_bind(segments, media, self._placeholders)),
             sampling=sampling.resolved(self._defaults.sampling),

@@ -141,7 +141,7 @@ class AsyncEngine:
         """Requests that are prepared and wait for their turn."""
         return self._started()[0].num_waiting
 
-    def metrics(self) -> tuple[Metric, ...]:
+    async def metrics(self) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
         engine, loop = self._started()
         return engine.meters.read(engine.stats, loop.heartbeat_age_s)

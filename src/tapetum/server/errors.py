@@ -6,8 +6,10 @@ Owns the errors that only a server has. `type` is OpenAI's word for the class of
 from __future__ import annotations
 
 import msgspec
+from starlette.responses import Response
 
 from tapetum.core.errors import InvalidParameter, RequestError, TapetumError
+from tapetum.server.stream import as_json
 
 RETRY_AFTER_S = 1
 
@@ -65,3 +67,16 @@ def error_type(status: int) -> str:
     if status >= 500:
         return "server_error"
     return {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+
+
+def tell(error: TapetumError) -> Response:
+    """The response that tells an error."""
+    headers = {"retry-after": str(RETRY_AFTER_S)} if error.retryable else {}
+    if error.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(
+        as_json(error_body(error)),
+        status_code=error.http_status,
+        headers=headers,
+        media_type="application/json",
+    )

@@ -6,7 +6,6 @@ answer ended and where the time went. An error after the first event becomes an 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -18,22 +17,11 @@ from tapetum.core.errors import CapacityError, EngineError, TapetumError
 from tapetum.core.plan import SampledToken
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta, joined
+from tapetum.server.chat.schema import ChatRequest
+from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice, Logprobs, TokenChoice, TokenLogprob
+from tapetum.server.disclosure import Disclosure, Usage, closing, opening, usage
 from tapetum.server.errors import error_body
-from tapetum.server.schema import ChatRequest
-from tapetum.server.wire import (
-    DONE,
-    AnswerMessage,
-    ChatAnswer,
-    Choice,
-    Disclosure,
-    Logprobs,
-    PromptDetails,
-    Queue,
-    TokenChoice,
-    TokenLogprob,
-    Usage,
-    as_event,
-)
+from tapetum.server.stream import DONE, as_event
 from tapetum.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -52,7 +40,6 @@ class Reply:
         self._tokenizer = tokenizer
         self._created = int(time.time())
         self._num_tokens = 0
-        self._num_cached_tokens = 0
 
     async def whole(self) -> ChatAnswer:
         deltas: list[Delta] = []
@@ -71,7 +58,12 @@ class Reply:
             stop_reason=answer.stop_reason,
             token_ids=self._token_ids(answer.tokens),
         )
-        return self._answer("chat.completion", [choice], usage=self._usage(), tapetum=self._closing())
+        return self._answer(
+            "chat.completion",
+            [choice],
+            usage=usage(self._generation, self._num_tokens),
+            tapetum=closing(self._generation),
+        )
 
     async def events(self, num_waiting: int) -> AsyncGenerator[bytes, None]:
         """Server-sent events; closing the generator cancels the request."""
@@ -86,7 +78,9 @@ class Reply:
             _refuse_abort(ending)
             yield self._closing_event(ending)
             if self._asked.stream_options and self._asked.stream_options.include_usage:
-                yield as_event(self._answer("chat.completion.chunk", [], usage=self._usage()))
+                yield as_event(
+                    self._answer("chat.completion.chunk", [], usage=usage(self._generation, self._num_tokens))
+                )
         except TapetumError as error:
             yield as_event(error_body(error))
         except Exception:  # the status line is out: the client can only learn of it from the stream
@@ -98,8 +92,6 @@ class Reply:
 
     def _note(self, delta: Delta) -> None:
         self._num_tokens += len(delta.tokens)
-        if delta.stats is not None:
-            self._num_cached_tokens = delta.stats.num_cached_tokens
 
     def _close(self, ending: Delta) -> None:
         """End the request if it still runs, and leave one line about it in the log."""
@@ -120,9 +112,7 @@ class Reply:
 
     def _opening_event(self, num_waiting: int) -> bytes:
         choice = Choice(delta=AnswerMessage(role="assistant", content=""))
-        disclosure = Disclosure(
-            request_id=self._generation.request_id, media=self._generation.media, queue=Queue(num_waiting)
-        )
+        disclosure = opening(self._generation, num_waiting)
         return as_event(self._answer("chat.completion.chunk", [choice], tapetum=disclosure))
 
     def _text_event(self, delta: Delta) -> bytes:
@@ -137,7 +127,7 @@ class Reply:
         choice = Choice(
             delta=AnswerMessage(), finish_reason=ending.finish_reason, stop_reason=ending.stop_reason
         )
-        return as_event(self._answer("chat.completion.chunk", [choice], tapetum=self._closing()))
+        return as_event(self._answer("chat.completion.chunk", [choice], tapetum=closing(self._generation)))
 
     def _answer(
         self,
@@ -159,28 +149,6 @@ class Reply:
             usage=usage,
             tapetum=tapetum,
             prompt_token_ids=self._generation.prompt.token_ids if has_prompt_ids else UNSET,
-        )
-
-    def _closing(self) -> Disclosure:
-        timing = self._generation.timing
-        return Disclosure(
-            request_id=self._generation.request_id,
-            media=self._generation.media,
-            timing={item.name: round(getattr(timing, item.name), 6) for item in dataclasses.fields(timing)},
-            degradations=(),
-            pages=None,
-        )
-
-    def _usage(self) -> Usage:
-        prompt = self._generation.prompt
-        return Usage(
-            prompt_tokens=len(prompt.token_ids),
-            completion_tokens=self._num_tokens,
-            total_tokens=len(prompt.token_ids) + self._num_tokens,
-            prompt_tokens_details=PromptDetails(
-                cached_tokens=self._num_cached_tokens,
-                visual_tokens=sum(span.end - span.start for span in prompt.spans),
-            ),
         )
 
     def _token_ids(self, tokens: Sequence[SampledToken]) -> list[int] | UnsetType:

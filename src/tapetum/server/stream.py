@@ -1,96 +1,21 @@
-"""The answer as it goes over the wire: the records of OpenAI's chat API, server-sent events, and their stream.
+"""Bytes on the wire: JSON, server-sent events, and the stream that carries them.
 
-Owns shapes and framing only; what goes into them is decided in reply. Fields left UNSET are not written.
+Owns framing only; what goes into an event is decided by the replies.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from typing import Literal
+from collections.abc import AsyncGenerator
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-from tapetum.engine.output import MediaReport
 
 PING_S = 15.0  # a silent stream says so often that it lives: proxies close quiet connections
 DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 _encode = msgspec.json.Encoder().encode
-
-
-class TokenChoice(Struct, frozen=True, kw_only=True):
-    token: str
-    logprob: float
-    bytes: Sequence[int]
-
-
-class TokenLogprob(TokenChoice, frozen=True, kw_only=True):
-    top_logprobs: Sequence[TokenChoice]
-
-
-class Logprobs(Struct, frozen=True):
-    content: Sequence[TokenLogprob]
-
-
-class PromptDetails(Struct, frozen=True, kw_only=True):
-    cached_tokens: int
-    visual_tokens: int
-
-
-class Usage(Struct, frozen=True, kw_only=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-
-
-class Queue(Struct, frozen=True):
-    """How many others waited for their turn when the request came."""
-
-    waiting: int
-
-
-class Disclosure(Struct, frozen=True, kw_only=True):
-    """The `tapetum` object: what the model saw and where the time went."""
-
-    request_id: str
-    media: Sequence[MediaReport]
-    queue: Queue | UnsetType = UNSET
-    timing: dict[str, float] | UnsetType = UNSET
-    degradations: Sequence[str] | UnsetType = UNSET
-    pages: UnsetType | None = UNSET
-
-
-class AnswerMessage(Struct, frozen=True, kw_only=True):
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class Choice(Struct, frozen=True, kw_only=True):
-    index: int = 0
-    message: AnswerMessage | UnsetType = UNSET  # of a whole answer
-    delta: AnswerMessage | UnsetType = UNSET  # of a chunk
-    logprobs: Logprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: Sequence[int] | UnsetType = UNSET
-
-
-class ChatAnswer(Struct, frozen=True, kw_only=True):
-    """A whole answer or one chunk of it, by `object`."""
-
-    id: str
-    object: Literal["chat.completion", "chat.completion.chunk"]
-    created: int
-    model: str
-    choices: Sequence[Choice]
-    usage: Usage | UnsetType = UNSET
-    tapetum: Disclosure | UnsetType = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
 
 def as_json(value: object) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import SamplingParams
-from tapetum.server.schema import (
+from tapetum.server.chat.schema import (
     ChatMessage,
     ChatRequest,
     ImageUrl,

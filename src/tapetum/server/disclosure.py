@@ -1,0 +1,75 @@
+"""What every answer tells about itself: tokens used, what the model saw, where the time went.
+
+Owns the `usage` and `tapetum` objects of all routes and how they are read off a generation. Fields left UNSET are not
+written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from tapetum.engine.generation import Generation
+from tapetum.engine.output import MediaReport
+
+
+class PromptDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int
+    visual_tokens: int
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Queue(Struct, frozen=True):
+    """How many others waited for their turn when the request came."""
+
+    waiting: int
+
+
+class Disclosure(Struct, frozen=True, kw_only=True):
+    """The `tapetum` object: what the model saw and where the time went."""
+
+    request_id: str
+    media: Sequence[MediaReport]
+    queue: Queue | UnsetType = UNSET
+    timing: dict[str, float] | UnsetType = UNSET
+    degradations: Sequence[str] | UnsetType = UNSET
+    pages: UnsetType | None = UNSET
+
+
+def opening(generation: Generation, num_waiting: int) -> Disclosure:
+    """What is known before the first token."""
+    return Disclosure(request_id=generation.request_id, media=generation.media, queue=Queue(num_waiting))
+
+
+def closing(generation: Generation) -> Disclosure:
+    """What is known once the last delta has been read."""
+    timing = generation.timing
+    return Disclosure(
+        request_id=generation.request_id,
+        media=generation.media,
+        timing={item.name: round(getattr(timing, item.name), 6) for item in dataclasses.fields(timing)},
+        degradations=(),
+        pages=None,
+    )
+
+
+def usage(generation: Generation, num_tokens: int) -> Usage:
+    """Tokens of the prompt and, of all its answers together, `num_tokens`."""
+    prompt = generation.prompt
+    return Usage(
+        prompt_tokens=len(prompt.token_ids),
+        completion_tokens=num_tokens,
+        total_tokens=len(prompt.token_ids) + num_tokens,
+        prompt_tokens_details=PromptDetails(
+            cached_tokens=generation.num_cached_tokens,
+            visual_tokens=sum(span.end - span.start for span in prompt.spans),
+        ),
+    )
