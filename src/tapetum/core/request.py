@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, get_args
 
 from tapetum.core.checks import MAX_SEED, MAX_TOKENS, shown
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "structural"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What an answer must look like; `text.grammar` says what each kind holds and whether it can be kept to."""
+
+    kind: GrammarKind
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(GrammarKind) or not isinstance(self.source, str):
+            raise InvalidParameter(
+                f"grammar is of kind {shown(self.kind)} over {shown(self.source)}, "
+                f"must be a string of one of {', '.join(get_args(GrammarKind))}",
+                param="grammar",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +37,7 @@ class SamplingParams:
 
     temperature 0 is greedy. Penalties follow vLLM: repetition over prompt and output (never over placeholder
     tokens of pictures), presence and frequency over the output. `logprobs` is the number of alternatives.
+    `logit_bias` is added to the scores of single tokens; before `min_tokens` of output no token ends the answer.
     """
 
     temperature: float | None = None
@@ -32,8 +51,11 @@ class SamplingParams:
     stop: tuple[str, ...] | list[str] | str = ()
     stop_token_ids: tuple[int, ...] | list[int] = ()
     max_tokens: int | None = None
+    min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _stop_strings(self.stop))
@@ -44,6 +66,15 @@ class SamplingParams:
             )
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
+        object.__setattr__(self, "min_tokens", self.min_tokens or 0)
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        _check_grammar(self.grammar)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParameter(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}; "
+                "lower min_tokens or raise max_tokens",
+                param="min_tokens",
+            )
 
     def resolved(self, defaults: SamplingParams) -> SamplingParams:
         """The same choices with every `None` replaced from `defaults`, then from the neutral values."""
@@ -56,6 +87,7 @@ class SamplingParams:
 
 
 MAX_STOP_STRINGS = 16
+MAX_BIASED_TOKENS = 1024
 _NEUTRAL: dict[str, object] = {
     "temperature": 0.0,
     "top_k": 0,
@@ -75,9 +107,11 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2.0, 2.0),
     ("seed", -MAX_SEED - 1, MAX_SEED),
     ("max_tokens", 1, MAX_TOKENS),
+    ("min_tokens", 0, MAX_TOKENS),
     ("logprobs", 0, 20),
 )
-_INTEGERS = frozenset(("top_k", "seed", "max_tokens", "logprobs"))
+_MAX_BIAS = 100.0
+_INTEGERS = frozenset(("top_k", "seed", "max_tokens", "min_tokens", "logprobs"))
 
 
 def _stop_strings(given: object) -> tuple[str, ...]:
@@ -100,6 +134,32 @@ def _stop_tokens(given: object) -> tuple[int, ...]:
             f"stop_token_ids is {shown(given)}, must be a list of integers", param="stop_token_ids"
         )
     return tuple(ids)
+
+
+def _logit_bias(given: object) -> dict[int, float]:
+    bias = {} if given is None else given
+    if not isinstance(bias, Mapping) or not all(type(token_id) is int for token_id in bias):
+        raise InvalidParameter(
+            f"logit_bias is {shown(given)}, must be a mapping of token ids to numbers", param="logit_bias"
+        )
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise InvalidParameter(
+            f"logit_bias has {len(bias)} tokens, limit {MAX_BIASED_TOKENS}; send fewer", param="logit_bias"
+        )
+    for token_id, value in bias.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not -_MAX_BIAS <= value <= _MAX_BIAS:  # also refuses NaN
+            raise InvalidParameter(
+                f"logit_bias of token {shown(token_id)} is {shown(value)}, "
+                f"allowed are numbers from {-_MAX_BIAS:g} to {_MAX_BIAS:g}",
+                param="logit_bias",
+            )
+    return {token_id: float(value) for token_id, value in bias.items()}
+
+
+def _check_grammar(given: object) -> None:
+    if given is not None and not isinstance(given, Grammar):
+        raise InvalidParameter(f"grammar is {shown(given)}, must be a Grammar", param="grammar")
 
 
 def _check_range(name: str, value: object, low: float, high: float) -> None:
