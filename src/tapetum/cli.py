@@ -20,7 +20,7 @@ import click
 from tapetum import __version__
 from tapetum.core.config import EngineConfig, ServerConfig
 from tapetum.core.errors import ConfigError, RequestError, TapetumError
-from tapetum.flags import COUNT, DTYPE, engine_config, engine_flags, model_option, option
+from tapetum.flags import COUNT, DTYPE, engine_config, engine_flags, model_option, one_model, option
 
 if TYPE_CHECKING:
     from tapetum.core.request import SamplingParams
@@ -112,7 +112,7 @@ def serve(
         raise ConfigError("--api-key is empty; give a key or leave the flag out")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = engine_config(_one_model(model_argument, options), options)
+    config = engine_config(one_model(model_argument, options), options)
     run_server(config, ServerConfig(host=host, port=port, api_keys=api_keys))
 
 
@@ -140,15 +140,7 @@ def evaluate(
     from tapetum.evaluate import run as run_evaluation
 
     names = TASKS if tasks is None else tuple(name.strip() for name in tasks.split(","))
-    run_evaluation(_one_model(model_argument, options), n, names, dtype, json_path)
-
-
-def _one_model(argument: str | None, options: dict[str, object]) -> str | None:
-    """The model, named as an argument or by --model; takes it out of the options."""
-    named = options.pop("model")
-    if argument is not None and named is not None and argument != named:
-        raise click.UsageError(f"two models are named, {argument} and {named}; name one")
-    return str(argument or named) if argument or named else None
+    run_evaluation(one_model(model_argument, options), n, names, dtype, json_path)
 
 
 def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str | None, list[Path], str]:
@@ -157,7 +149,7 @@ def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str 
     is_model = (
         bool(names) and options["model"] is None and os.path.isfile(os.path.join(names[0], "config.json"))
     )
-    model = _one_model(names.pop(0) if is_model else None, options)
+    model = one_model(names.pop(0) if is_model else None, options)
     for name in names:
         if not os.path.isfile(name):
             raise click.UsageError(

@@ -130,6 +130,14 @@ def model_option(command: T) -> T:
     )
 
 
+def one_model(argument: str | None, options: dict[str, object]) -> str | None:
+    """The model, named as an argument or by --model; takes it out of the options."""
+    named = options.pop("model")
+    if argument is not None and named is not None and argument != named:
+        raise click.UsageError(f"two models are named, {argument} and {named}; name one")
+    return str(argument or named) if argument or named else None
+
+
 def engine_config(model: str | None, options: Mapping[str, object]) -> EngineConfig:
     """The records of an engine from the flags that were given."""
     from tapetum.engine.options import config_from
