@@ -98,6 +98,27 @@ def test_places_and_pictures_must_come_out_even(builder, prompt, count):
     assert caught.value.param == "prompt"
 
 
+def test_token_ids_are_the_same_prompt_as_their_text(builder):
+    text = "<|im_start|>user\none<|vision_start|><|image_pad|><|vision_end|>two<|im_end|>"
+    media = (picture(1),)
+    ids = files().tokenizer.encode(text)
+    written, counted = (build(builder, TextInput(prompt=prompt, media=media)) for prompt in (text, ids))
+    assert counted.prompt.token_ids == written.prompt.token_ids
+    assert [span.key for span in counted.prompt.spans] == [span.key for span in written.prompt.spans]
+
+
+@pytest.mark.parametrize("token_id", [-1, files().tokenizer.vocab_size, 2**70])
+def test_token_ids_are_tokens(builder, token_id):
+    with pytest.raises(InvalidParameter, match=f"holds the token {token_id}, .* 0 to"):
+        builder.draft(TextInput(prompt=(5, token_id)), SamplingParams())
+
+
+@pytest.mark.parametrize("placeholder", files().tokenizer.media_tokens)
+def test_placeholders_among_token_ids_want_media(builder, placeholder):
+    with pytest.raises(InvalidParameter, match=r"1 times, and 0 .* parts came"):
+        builder.draft(TextInput(prompt=(5, placeholder, 6)), SamplingParams())
+
+
 def test_an_empty_prompt_is_refused(builder):
     with pytest.raises(InvalidParameter, match="0 tokens"):
         build(builder, TextInput(prompt=""))

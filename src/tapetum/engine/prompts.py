@@ -22,6 +22,7 @@ from tapetum.core.media import MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
 from tapetum.text.template import MediaSlot, split_prompt
+from tapetum.text.tokenizer import Tokenizer
 
 PromptInput = ChatInput | TextInput
 
@@ -115,7 +116,7 @@ class PromptBuilder:
         elif isinstance(prompt.prompt, str):
             segments = split_prompt(self._tokenizer, prompt.prompt, limit)
         else:
-            segments = [prompt.prompt]
+            segments = _split_ids(prompt.prompt, self._tokenizer)
         draft = Draft(
             segments=tuple(_bind(segments, media, self._placeholders)),
             sampling=sampling.resolved(self._defaults.sampling),
@@ -227,6 +228,22 @@ def _check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, i
             raise MediaTooLarge(
                 f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
             )
+
+
+def _split_ids(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[tuple[int, ...] | MediaSlot]:
+    """Segments of a prompt of token ids: a placeholder is a slot, as in text."""
+    segments: list[tuple[int, ...] | MediaSlot] = []
+    start = 0
+    for index, token_id in enumerate(token_ids):
+        if not 0 <= token_id < tokenizer.vocab_size:
+            raise InvalidParameter(
+                f"prompt holds the token {token_id}, tokens are integers from 0 to {tokenizer.vocab_size - 1}",
+                param="prompt",
+            )
+        if token_id in tokenizer.media_tokens:
+            segments += [token_ids[start:index], MediaSlot(tokenizer.media_tokens[token_id])]
+            start = index + 1
+    return [*segments, token_ids[start:]]
 
 
 def _bind(
