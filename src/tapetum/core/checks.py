@@ -37,6 +37,10 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "timeout_s": ("--media-timeout-s", 0.001, _DAY_S, "s"),
     "alpha_ground": ("MediaConfig.alpha_ground", 0, 255, ""),
     "port": ("--port", 0, 65_535, ""),
+    "max_body_bytes": ("ServerConfig.max_body_bytes", 1024, 2**34, "bytes"),
+    "max_queue_s": ("--max-queue-seconds", 0.001, _DAY_S, "s"),
+    "shutdown_grace_s": ("--shutdown-grace-s", 0, _DAY_S, "s"),
+    "engine_restarts": ("--engine-restarts", 0, 1_000_000, ""),
 }
 
 

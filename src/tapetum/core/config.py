@@ -5,16 +5,19 @@ A record checks itself: one that exists holds values of the declared types withi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tapetum.core.checks import check_record
+from tapetum.core.checks import check_record, shown
 from tapetum.core.errors import ConfigError
 from tapetum.core.media import MediaKind
 
 Schedule = Literal["balanced", "interactive", "throughput"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 GIB = 1024**3
+MEDIA_BYTES = 64 * 1024**2  # of one file
 MEDIA_LIMIT = 64  # pictures and clips of a prompt; of a kind, where only others are limited
 
 
@@ -73,7 +76,7 @@ class DeviceConfig:
 class MediaConfig:
     """Limits on what clients may send. They are checked in the header, before anything is decoded."""
 
-    max_bytes: int = 64 * 1024**2
+    max_bytes: int = MEDIA_BYTES
     max_pixels: int = 178_956_970  # width x height of one picture, before the resize
     max_frames: int = 768
     limit_per_prompt: int | Mapping[MediaKind, int] = MEDIA_LIMIT  # together, or of each kind
@@ -87,12 +90,33 @@ class MediaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
+    """How the server is reached, by whom, and how it ends."""
+
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()  # of a tenant each
+    api_key_file: str | None = None  # lines `key tenant [limits]`
+    allowed_origins: tuple[str, ...] = ()  # of web pages that may ask; "*" = all
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    max_body_bytes: int = 4 * MEDIA_BYTES
+    max_queue_s: float | None = None  # a longer queue refuses; None = only --max-queue-len does
+    shutdown_grace_s: float = 30.0
+    engine_restarts: int = 0  # of an engine process that has died
+    has_debug_endpoints: bool = False
+    metrics_prefix: str = "tapetum"
+    log_level: LogLevel = "info"
 
     def __post_init__(self) -> None:
         check_record(self)
+        if not all(self.api_keys):
+            raise ConfigError("--api-key is empty; give a key or leave the flag out")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("--ssl-keyfile is set without --ssl-certfile; give the certificate too")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.metrics_prefix):
+            raise ConfigError(
+                f"--metrics-prefix is {shown(self.metrics_prefix)}, must be letters, digits and _ such as vllm"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
