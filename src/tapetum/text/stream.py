@@ -61,13 +61,13 @@ class TextStream:
             _, start, self.stopped = min(hits)
             self._held = ""
             return text[:start]
-        num_held = max((_overlap(text, stop) for stop in self._stop), default=0)
+        num_held = max((overlap(text, stop) for stop in self._stop), default=0)
         certain = len(text) - num_held
         self._held = text[certain:]
         return text[:certain]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` with which `stop` begins, short of the whole."""
     lengths = range(min(len(stop) - 1, len(text)), 0, -1)
     return next((length for length in lengths if text.endswith(stop[:length])), 0)
