@@ -1,4 +1,4 @@
-"""The command line: `tapetum run`, `tapetum serve`, `tapetum evaluate`.
+"""The command line: `tapetum run`, `chat`, `serve`, `run-batch`, `evaluate`.
 
 Owns commands, what they print, and exit codes: 2 for what the user can correct, 1 for the rest. Each command
 imports its world when it runs, so `--help` is quick and needs no torch.
@@ -18,16 +18,27 @@ from typing import TYPE_CHECKING
 import click
 
 from tapetum import __version__
-from tapetum.core.config import EngineConfig, ServerConfig
+from tapetum.commands.batch import run_batch
+from tapetum.commands.chat import chat
+from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, RequestError, TapetumError
-from tapetum.flags import COUNT, DTYPE, engine_config, engine_flags, model_option, one_model, option
+from tapetum.core.logs import set_up_logging
+from tapetum.flags import (
+    COUNT,
+    DTYPE,
+    engine_config,
+    engine_flags,
+    model_option,
+    one_model,
+    option,
+    serve_config,
+    server_flags,
+)
 
 if TYPE_CHECKING:
     from tapetum.core.request import SamplingParams
     from tapetum.engine.generation import Generation
     from tapetum.engine.output import Delta
-
-_SERVER = ServerConfig()
 
 
 class _Commands(click.Group):
@@ -83,37 +94,15 @@ def run(
 
 @main.command()
 @click.argument("model_argument", required=False, metavar="[MODEL]")
-@option("--host", "host", default=_SERVER.host, show_default=True, help="Address to listen on.")
-@option(
-    "--port",
-    "port",
-    type=click.IntRange(0, 65535),
-    default=_SERVER.port,
-    show_default=True,
-    help="0 = any.",
-)
-@option(
-    "--api-key", "api_keys", multiple=True, help="Key that clients must send; may be given several times."
-)
-@option(
-    "--served-model-name",
-    "served_model_names",
-    multiple=True,
-    help="What clients call the model; may be given several times.",
-)
+@server_flags
 @engine_flags
-def serve(
-    model_argument: str | None, host: str, port: int, api_keys: tuple[str, ...], **options: object
-) -> None:
+def serve(model_argument: str | None, **options: object) -> None:
     """Answer OpenAI's chat API over HTTP."""
     from tapetum.server.run import serve as run_server
 
-    if not all(api_keys):
-        raise ConfigError("--api-key is empty; give a key or leave the flag out")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = engine_config(one_model(model_argument, options), options)
-    run_server(config, ServerConfig(host=host, port=port, api_keys=api_keys))
+    engine, server = serve_config(one_model(model_argument, options), options)
+    set_up_logging(server.log_level)
+    run_server(engine, server)
 
 
 @main.command()
@@ -141,6 +130,10 @@ def evaluate(
 
     names = TASKS if tasks is None else tuple(name.strip() for name in tasks.split(","))
     run_evaluation(one_model(model_argument, options), n, names, dtype, json_path)
+
+
+main.add_command(chat)
+main.add_command(run_batch)
 
 
 def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str | None, list[Path], str]:

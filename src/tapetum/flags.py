@@ -1,4 +1,4 @@
-"""The flags of an engine, in one table: each sets one field of the config records and shows its default.
+"""The flags of an engine and of a server, in two tables: each sets one field of the config records.
 
 Owns spelling, units and environment variables: `--some-flag` is also TAPETUM_SOME_FLAG. Nothing below reads the
 environment. Does not own ranges: the records check themselves.
@@ -7,21 +7,25 @@ environment. Does not own ranges: the records check themselves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar, get_args
 
 import click
+from click.core import ParameterSource
 
+from tapetum.config_file import read_config_file
 from tapetum.core.config import (
     GIB,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
+    LogLevel,
     MediaConfig,
     ModelConfig,
     Schedule,
     ScheduleConfig,
+    ServerConfig,
 )
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -58,10 +62,34 @@ class _Limit(click.ParamType[object]):
             )
 
 
+class _Names(click.ParamType[tuple[str, ...]]):
+    """A name, or several as vLLM writes them: a list in JSON."""
+
+    name = "name or JSON"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        text = str(value)
+        if not text.startswith("["):
+            return (text,)
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = [None]
+        if not all(isinstance(name, str) for name in names):
+            self.fail(f'{text!r} is no list of names; write one such as ["https://a.example"]', param, ctx)
+        return tuple(names)
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return [rv] if rv.startswith("[") else super().split_envvar_value(rv)
+
+
 COUNT = click.IntRange(min=1)
 DTYPE = click.Choice(["auto", "float32", "bfloat16", "float16"])
 _GIB = _Size("GiB", GIB)
 _FOLDER = click.Path(exists=True, file_okay=False)
+_FILE = click.Path(exists=True, dir_okay=False)
 
 # flag, field of a config record, type, meaning
 _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
@@ -91,9 +119,21 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ("--seed", "seed", click.INT, "Seed of requests that bring none."),
     ("--threads", "threads", click.INT, "CPU threads."),
 )
+_SERVER_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
+    ("--host", "host", click.STRING, "Address to listen on."),
+    ("--port", "port", click.INT, "0 = any that is free."),
+    ("--api-key-file", "api_key_file", _FILE, "Lines `key tenant [rps=N] [concurrent=N]`."),
+    ("--ssl-certfile", "ssl_certfile", _FILE, "Certificate chain; serves https."),
+    ("--ssl-keyfile", "ssl_keyfile", _FILE, "Key of the certificate."),
+    ("--max-queue-seconds", "max_queue_s", click.FLOAT, "Refuse while the queue is longer."),
+    ("--shutdown-grace-s", "shutdown_grace_s", click.FLOAT, "What runs may take to end on SIGTERM."),
+    ("--engine-restarts", "engine_restarts", click.INT, "How often a dead engine is started again."),
+    ("--metrics-prefix", "metrics_prefix", click.STRING, "First word of all metrics, such as vllm."),
+    ("--log-level", "log_level", click.Choice(get_args(LogLevel)), "What is worth a line."),
+)
 _DEFAULTS: dict[str, object] = {
     item.name: item.default
-    for record in (ModelConfig, CacheConfig, ScheduleConfig, DeviceConfig, MediaConfig)
+    for record in (ModelConfig, CacheConfig, ScheduleConfig, DeviceConfig, MediaConfig, ServerConfig)
     for item in fields(record)
 }
 _UNSET_MEANS = {
@@ -101,21 +141,54 @@ _UNSET_MEANS = {
     "max_model_len": "what the model says",
     "kv_cache_bytes": "a share of what is free",
     "allowed_local_path": "nowhere",
+    "api_key_file": "none",
+    "ssl_certfile": "plain http",
+    "ssl_keyfile": "in the same file",
+    "max_queue_s": "no limit",
     "threads": "the physical cores",
 }
 
 
 def engine_flags(command: T) -> T:
     """Every flag of an engine; one that is not given leaves its record's default."""
-    for flag, name, kind, meaning in reversed(_ENGINE_FLAGS):
-        command = option(flag, name, type=kind, help=f"{meaning}  [default: {_shown(name, kind)}]")(command)
+    command = _of_table(_ENGINE_FLAGS, command)
     command = option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         "has_prefix_caching",
         default=None,
         help="Reuse the keys and values of equal beginnings.  [default: enabled]",
     )(command)
+    command = option(
+        "--config",
+        "config",
+        type=_FILE,
+        is_eager=True,
+        expose_value=False,
+        callback=read_config_file,
+        help="Flags in YAML, one key per flag.",
+    )(command)
     return model_option(command)
+
+
+def server_flags(command: T) -> T:
+    """Every flag of a server."""
+    several = (
+        ("--api-key", "api_keys", click.STRING, "Key that clients must send; may be given several times."),
+        ("--served-model-name", "served_model_names", click.STRING, "What clients call the model; several."),
+        ("--allowed-origins", "allowed_origins", _Names(), "Web pages that may ask, such as *; several."),
+    )
+    for flag, name, kind, meaning in several:
+        command = option(flag, name, type=kind, multiple=True, help=meaning)(command)
+    command = option(
+        "--enable-debug-endpoints", "has_debug_endpoints", is_flag=True, default=None, help="Serve /debug."
+    )(command)
+    return _of_table(_SERVER_FLAGS, command)
+
+
+def _of_table(table: Sequence[tuple[str, str, click.ParamType[Any], str]], command: T) -> T:
+    for flag, name, kind, meaning in reversed(table):
+        command = option(flag, name, type=kind, help=f"{meaning}  [default: {_shown(name, kind)}]")(command)
+    return command
 
 
 def option(flag: str, name: str, **attributes: Any) -> Callable[[T], T]:
@@ -131,9 +204,13 @@ def model_option(command: T) -> T:
 
 
 def one_model(argument: str | None, options: dict[str, object]) -> str | None:
-    """The model, named as an argument or by --model; takes it out of the options."""
+    """The model, named as an argument or by --model; takes it out of the options.
+
+    An argument beats the environment and the file.
+    """
     named = options.pop("model")
-    if argument is not None and named is not None and argument != named:
+    is_fallback = click.get_current_context().get_parameter_source("model") is not ParameterSource.COMMANDLINE
+    if argument is not None and named is not None and argument != named and not is_fallback:
         raise click.UsageError(f"two models are named, {argument} and {named}; name one")
     return str(argument or named) if argument or named else None
 
@@ -143,6 +220,22 @@ def engine_config(model: str | None, options: Mapping[str, object]) -> EngineCon
     from tapetum.engine.options import config_from
 
     return config_from(model, {name: value for name, value in options.items() if value not in (None, ())})
+
+
+def serve_config(model: str | None, options: Mapping[str, object]) -> tuple[EngineConfig, ServerConfig]:
+    """The records of an engine and of its server from the flags that were given."""
+    names = {item.name for item in fields(ServerConfig)}
+    engine = engine_config(model, {name: value for name, value in options.items() if name not in names})
+    given: dict[str, Any] = {name: options[name] for name in names & options.keys()}
+    given = {name: value for name, value in given.items() if value not in (None, ())}
+    origins = given.pop("allowed_origins", ())
+    server = ServerConfig(
+        **given,
+        allowed_origins=tuple(origin for several in origins for origin in several),
+        # three of the largest pictures as base64, or a long text where pictures are small
+        max_body_bytes=max(4 * engine.media.max_bytes, 2**24),
+    )
+    return engine, server
 
 
 def _shown(name: str, kind: click.ParamType[Any]) -> str:

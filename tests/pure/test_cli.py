@@ -95,6 +95,19 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--seed": ("9", "device", "seed", 9),
     "--threads": ("2", "device", "threads", 2),
 }
+SERVER_FLAGS: dict[str, tuple[str, str, object]] = {
+    "--host": ("::1", "host", "::1"),
+    "--port": ("0", "port", 0),
+    "--api-key": ("a", "api_keys", ("a",)),
+    "--api-key-file": (PICTURE, "api_key_file", PICTURE),
+    "--allowed-origins": ("https://a.example", "allowed_origins", ("https://a.example",)),
+    "--ssl-certfile": (PICTURE, "ssl_certfile", PICTURE),
+    "--max-queue-seconds": ("2.5", "max_queue_s", 2.5),
+    "--shutdown-grace-s": ("0", "shutdown_grace_s", 0.0),
+    "--engine-restarts": ("3", "engine_restarts", 3),
+    "--metrics-prefix": ("vllm", "metrics_prefix", "vllm"),
+    "--log-level": ("debug", "log_level", "debug"),
+}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -109,20 +122,41 @@ def test_a_flag_or_its_variable_sets_its_field_and_no_other(
     default = EngineConfig()
     part = getattr(default, record)
     assert getattr(part, field) != value, "the test must set something new"
-    assert served == [(replace(default, **{record: replace(part, **{field: value})}), ServerConfig())]
+    ((engine, server),) = served
+    assert engine == replace(default, **{record: replace(part, **{field: value})})
+    assert server == ServerConfig(max_body_bytes=server.max_body_bytes)
+
+
+@pytest.mark.parametrize("flag", SERVER_FLAGS)
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_flag_of_the_server_sets_its_field_and_no_other(
+    served: Served, flag: str, is_variable: bool
+) -> None:
+    text, field, value = SERVER_FLAGS[flag]
+    variable = "TAPETUM_" + flag[2:].replace("-", "_").upper()
+    result = cli("serve", env={variable: text}) if is_variable else cli("serve", flag, text)
+    assert result.exit_code == 0, result.output
+    assert getattr(ServerConfig(), field) != value, "the test must set something new"
+    assert served == [(EngineConfig(), ServerConfig(**{field: value}))]
+
+
+def test_a_body_may_hold_several_of_the_largest_pictures(served: Served) -> None:
+    for size in ("1", "64", "500"):
+        assert cli("serve", "--media-max-mb", size).exit_code == 0
+    assert [server.max_body_bytes // 2**20 for _, server in served] == [16, 256, 2000]
 
 
 def test_every_flag_is_tested() -> None:
     from tapetum.cli import main
 
     others = {
-        "--host",
-        "--port",
-        "--api-key",
-        "--served-model-name",
-        "--model",
+        "--config",
+        "--enable-debug-endpoints",
         "--enable-prefix-caching",
         "--help",
+        "--model",
+        "--served-model-name",
+        "--ssl-keyfile",
     }
     assert isinstance(main, click.Group)
     names = {
@@ -130,17 +164,20 @@ def test_every_flag_is_tested() -> None:
         for parameter in main.commands["serve"].params
         if isinstance(parameter, click.Option)
     }
-    assert names - others == set(FLAGS)
+    assert names - others == set(FLAGS) | set(SERVER_FLAGS)
 
 
 def test_flags_of_the_server_and_the_model(served: Served) -> None:
-    words = ["--host", "::1", "--port", "0", "--api-key", "a", "--api-key", "b", "--no-enable-prefix-caching"]
+    words = ["--api-key", "a", "--api-key", "b", "--no-enable-prefix-caching", "--enable-debug-endpoints"]
+    words += ["--ssl-certfile", PICTURE, "--ssl-keyfile", PICTURE]
     assert (
         cli("serve", str(MODEL_DIR), *words, "--served-model-name", "x", "--served-model-name", "y").exit_code
         == 0
     )
     ((engine, server),) = served
-    assert server == ServerConfig(host="::1", port=0, api_keys=("a", "b"))
+    assert server == ServerConfig(
+        api_keys=("a", "b"), has_debug_endpoints=True, ssl_certfile=PICTURE, ssl_keyfile=PICTURE
+    )
     assert engine.model.model == str(MODEL_DIR)
     assert engine.model.served_model_names == ("x", "y")
     assert engine.cache.has_prefix_caching is False
@@ -160,8 +197,112 @@ def test_media_are_limited_together_or_by_kind(served: Served) -> None:
     assert served[0][0].media.limit_per_prompt == {"image": 5, "video": 1}
 
 
+@pytest.mark.parametrize(
+    ("words", "env", "origins"),
+    [
+        (["--allowed-origins", '["https://a", "http://b"]'], {}, ("https://a", "http://b")),
+        (["--allowed-origins", "https://a", "--allowed-origins", "*"], {}, ("https://a", "*")),
+        ([], {"TAPETUM_ALLOWED_ORIGINS": "https://a http://b"}, ("https://a", "http://b")),
+        ([], {"TAPETUM_ALLOWED_ORIGINS": '["https://a", "http://b"]'}, ("https://a", "http://b")),
+    ],
+)
+def test_origins_in_their_several_forms(
+    served: Served, words: list[str], env: dict[str, str], origins: tuple[str, ...]
+) -> None:
+    assert cli("serve", *words, env=env).exit_code == 0
+    assert served[0][1].allowed_origins == origins
+
+
+def test_several_keys_in_one_variable(served: Served) -> None:
+    assert cli("serve", env={"TAPETUM_API_KEY": "one two"}).exit_code == 0
+    assert served[0][1].api_keys == ("one", "two")
+
+
+CONFIG_FILE = f"""
+# what a service is started with
+model: {MODEL_DIR}
+port: 9000
+max-num-seqs: 5
+max_model_len: 1000  # underscores do as well
+revision: null
+served-model-name: [big, small]
+api-key: 123
+allowed-origins: ["https://a", "https://b"]
+limit-mm-per-prompt: {{image: 5, video: 1}}
+enable-prefix-caching: false
+enable-debug-endpoints: true
+itl-target-ms: 12.5
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tapetum.yaml"
+    path.write_text(CONFIG_FILE, encoding="utf-8")
+    return path
+
+
+def test_a_file_sets_what_flags_set(served: Served, config_file: Path) -> None:
+    result = cli("serve", "--config", str(config_file))
+    assert result.exit_code == 0, result.output
+    by_flags = [*("--model", str(MODEL_DIR)), *("--port", "9000"), *("--max-num-seqs", "5")]
+    by_flags += [*("--max-model-len", "1000"), *("--served-model-name", "big"), *("--api-key", "123")]
+    by_flags += [*("--served-model-name", "small"), "--no-enable-prefix-caching", "--enable-debug-endpoints"]
+    by_flags += ["--allowed-origins", '["https://a", "https://b"]', "--itl-target-ms", "12.5"]
+    by_flags += ["--limit-mm-per-prompt", '{"image": 5, "video": 1}']
+    assert cli("serve", *by_flags).exit_code == 0
+    assert served[0] == served[1]
+    assert served[0][1].port == 9000
+    assert served[0][0].media.limit_per_prompt == {"image": 5, "video": 1}
+
+
+def test_a_flag_beats_its_variable_and_that_the_file(served: Served, config_file: Path) -> None:
+    at_file = {"TAPETUM_CONFIG": str(config_file)}
+    for words, env in (
+        ([], at_file),
+        ([], {**at_file, "TAPETUM_PORT": "9001", "TAPETUM_MODEL": "x/y"}),
+        (["--port", "9002", "a/b"], {**at_file, "TAPETUM_PORT": "9001", "TAPETUM_MODEL": "x/y"}),
+    ):
+        assert cli("serve", *words, env=env).exit_code == 0
+    assert [server.port for _, server in served] == [9000, 9001, 9002]
+    assert [engine.model.model for engine, _ in served] == [str(MODEL_DIR), "x/y", "a/b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-num-seq: 5", ["'max-num-seq' is no flag of `tapetum serve`", "did you mean max-num-seqs?"]),
+        ("zebra: 5", ["'zebra' is no flag", "known are"]),
+        ("config: other.yaml", ["'config' is no flag"]),
+        ("port: many", ["--port", "'many'"]),
+        ("port: 80.5", ["--port", "80.5"]),
+        ("port: 99999", ["--port is 99999, allowed are 0 to 65535"]),
+        ("enable-debug-endpoints: 1", ["enable-debug-endpoints is 1, must be true or false"]),
+        ("enable-prefix-caching: off course", ["must be true or false"]),
+        ("allowed-origins: [5, [x, 6]]", ["is no list of names"]),
+        ("- port", ["holds ['port'], must be keys and values"]),
+        ("{", ["cannot be read as YAML"]),
+        ("port: !!python/object/apply:os.system [ls]", ["cannot be read as YAML"]),
+    ],
+)
+def test_a_bad_file_is_told(config_file: Path, text: str, words: list[str]) -> None:
+    config_file.write_text(text, encoding="utf-8")
+    result = cli("serve", "--config", str(config_file))
+    assert result.exit_code == 2
+    message = " ".join(result.stderr.split())
+    assert all(word in message for word in words), message
+    assert "Traceback" not in result.output
+
+
+def test_an_empty_file_says_nothing(served: Served, config_file: Path) -> None:
+    config_file.write_text("# nothing\n", encoding="utf-8")
+    assert cli("serve", "--config", str(config_file)).exit_code == 0
+    assert served == [(EngineConfig(), ServerConfig())]
+
+
 def test_a_range_names_the_flag_of_its_field() -> None:
-    fields_of_flags = {flag: name for flag, (_, _, name, _) in FLAGS.items()} | {"--port": "port"}
+    fields_of_flags = {flag: name for flag, (_, _, name, _) in FLAGS.items()}
+    fields_of_flags |= {flag: name for flag, (_, name, _) in SERVER_FLAGS.items()}
     labels = {label: name for name, (label, *_) in RANGES.items() if label.startswith("--")}
     assert labels.items() <= fields_of_flags.items()
     assert len(labels) > 10
@@ -184,6 +325,13 @@ def test_a_range_names_the_flag_of_its_field() -> None:
         (["serve", "--kv-cache-memory", "nan"], "'nan' is not a size in GiB"),
         (["serve", "--block-size", "12"], "--block-size is 12, must be a power of two"),
         (["serve", "--api-key", ""], "--api-key is empty"),
+        (["serve", "--ssl-keyfile", PICTURE], "--ssl-keyfile is set without --ssl-certfile"),
+        (["serve", "--api-key-file", "missing"], "missing"),
+        (["serve", "--shutdown-grace-s", "-1"], "--shutdown-grace-s is -1.0, allowed are 0 to"),
+        (["serve", "--metrics-prefix", "a:b"], "--metrics-prefix is 'a:b', must be letters"),
+        (["serve", "--allowed-origins", '["a", 5]'], "is no list of names"),
+        (["serve", "--log-level", "loud"], "loud"),
+        (["serve", "--config", "missing.yaml"], "missing.yaml"),
         (["serve", "--zebra"], "zebra"),
         (["serve", "a", "--model", "b"], "two models are named, a and b"),
         (["run"], "Missing argument"),
