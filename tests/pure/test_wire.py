@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.errors import RequestError, TapetumError
-from tapetum.server.chat.translate import chat_input_of, priority_of, sampling_of
+from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.sampling import priority_number
 from tapetum.server.chat.schema import ChatRequest, parse_chat
 from tapetum.server.stream import EventStream
 
-FIELDS = (*ChatRequest.__struct_fields__, "n", "tools", "response_format", "zebra")
+FIELDS = (*ChatRequest.__struct_fields__, "zebra")
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(
@@ -42,7 +43,7 @@ MESSAGE = st.fixed_dictionaries(
 @settings(max_examples=80)  # drawing such bodies is slow
 @given(
     st.fixed_dictionaries(
-        {"messages": st.one_of(st.lists(MESSAGE, max_size=3), JSON)}, optional=dict.fromkeys(FIELDS[1:], JSON)
+        {"messages": st.one_of(st.lists(MESSAGE, max_size=3), JSON)}, optional={name: JSON for name in FIELDS if name != "messages"}
     )
 )
 def test_any_json_is_a_request_or_a_request_error(body: dict[str, object]) -> None:
@@ -50,7 +51,7 @@ def test_any_json_is_a_request_or_a_request_error(body: dict[str, object]) -> No
         request = parse_chat(json.dumps(body).encode())
         chat = chat_input_of(request)
         sampling_of(request)
-        priority_of(request)
+        priority_number(request.priority)
     except RequestError as error:
         assert error.message
         return
@@ -83,7 +84,7 @@ def test_a_request_without_media_options_is_never_trusted() -> None:
 )
 def test_priority_classes_are_numbers(name: str | int, number: int) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "priority": name}
-    assert priority_of(parse_chat(json.dumps(body).encode())) == number
+    assert priority_number(parse_chat(json.dumps(body).encode()).priority) == number
 
 
 Stage = Callable[[dict], Awaitable[None]]

@@ -1,7 +1,7 @@
-"""One answer in the words of the wire: whole, or as a stream of events.
+"""The answer to one chat request in the words of the wire: whole, or as a stream of chunks.
 
-Owns what is said when: the first event tells what the model will see, text follows, the last event tells why the
-answer ended and where the time went. An error after the first event becomes an event; before it, it is raised.
+Owns what is said when: the first chunk tells what the model will see, text follows, the last one tells where the time
+went. With several choices each has chunks of its own, and the first and the last of all carry what is told once.
 """
 
 from __future__ import annotations
@@ -9,125 +9,137 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from tapetum.core.errors import CapacityError, EngineError, TapetumError
 from tapetum.core.plan import SampledToken
-from tapetum.engine.generation import Generation
-from tapetum.engine.output import Delta, joined
+from tapetum.engine.choices import Choices
+from tapetum.server.chat.candidates import logprobs_of
 from tapetum.server.chat.schema import ChatRequest
-from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice, Logprobs, TokenChoice, TokenLogprob
+from tapetum.server.chat.voice import Voice
+from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice, Logprobs
 from tapetum.server.disclosure import Disclosure, Usage, closing, opening, usage
-from tapetum.server.errors import error_body
-from tapetum.server.stream import DONE, as_event
 from tapetum.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-_LOWEST = -9999.0  # JSON has no infinity
+_NOTHING = AnswerMessage()
 
 
 class Reply:
-    """Reads one generation to its end and writes it down."""
+    """Reads the choices of one request to their end and writes them down. `num_waiting`: others before it."""
 
     def __init__(
-        self, generation: Generation, asked: ChatRequest, *, model: str, tokenizer: Tokenizer
+        self, choices: Choices, asked: ChatRequest, *, model: str, tokenizer: Tokenizer, num_waiting: int = 0
     ) -> None:
-        self._generation = generation
+        self._choices = choices
+        self._generation = choices.generation
         self._asked = asked
         self._model = model
         self._tokenizer = tokenizer
+        self._num_waiting = num_waiting
         self._created = int(time.time())
-        self._num_tokens = 0
+        self._voices = [Voice() for _ in range(asked.num_choices)]
 
     async def whole(self) -> ChatAnswer:
-        deltas: list[Delta] = []
+        """The answer once it is complete; raises TapetumError where it cannot be. Cancelling it ends the request."""
         try:
-            async for delta in self._generation:
-                self._note(delta)
-                deltas.append(delta)
+            async with aclosing(aiter(self._choices)) as news:
+                async for index, delta in news:
+                    self._voices[index].read(delta)
         finally:
-            answer = joined(deltas)
-            self._close(answer)
-        _refuse_abort(answer)
-        choice = Choice(
-            message=AnswerMessage(role="assistant", content=answer.text),
-            logprobs=self._logprobs(answer.tokens),
-            finish_reason=answer.finish_reason,
-            stop_reason=answer.stop_reason,
-            token_ids=self._token_ids(answer.tokens),
-        )
+            self._close()
         return self._answer(
             "chat.completion",
-            [choice],
-            usage=usage(self._generation, self._num_tokens),
+            [self._choice(index, voice) for index, voice in enumerate(self._voices)],
+            usage=usage(self._generation, self._choices.num_tokens),
             tapetum=closing(self._generation),
+            has_prompt_ids=True,
         )
 
-    async def events(self, num_waiting: int) -> AsyncGenerator[bytes, None]:
-        """Server-sent events; closing the generator cancels the request."""
-        ending = Delta()
+    async def chunks(self) -> AsyncGenerator[ChatAnswer, None]:
+        """The answer as it comes; raises TapetumError where it breaks off. Closing the generator ends the request."""
         try:
-            yield self._opening_event(num_waiting)
-            async for delta in self._generation:
-                self._note(delta)
-                ending = delta
-                if delta.text or (delta.tokens and (self._asked.logprobs or self._asked.return_token_ids)):
-                    yield self._text_event(delta)
-            _refuse_abort(ending)
-            yield self._closing_event(ending)
-            if self._asked.stream_options and self._asked.stream_options.include_usage:
-                yield as_event(
-                    self._answer("chat.completion.chunk", [], usage=usage(self._generation, self._num_tokens))
-                )
-        except TapetumError as error:
-            yield as_event(error_body(error))
-        except Exception:  # the status line is out: the client can only learn of it from the stream
-            _log.exception("request %s failed", self._generation.request_id)
-            yield as_event(error_body(EngineError("the server failed; its log says more")))
+            for index in range(len(self._voices)):
+                yield self._opening_chunk(index)
+            async with aclosing(aiter(self._choices)) as news:
+                async for index, delta in news:
+                    piece = self._voices[index].read(delta)
+                    if piece != _NOTHING or (delta.tokens and self._tells_tokens):
+                        yield self._chunk(self._piece(index, piece, delta.tokens))
+                    if delta.finish_reason is not None:
+                        yield self._closing_chunk(index)
+            if self._asked.has_usage_chunk:
+                yield self._chunk(usage=usage(self._generation, self._choices.num_tokens))
         finally:
-            self._close(ending)
-        yield DONE
+            self._close()
 
-    def _note(self, delta: Delta) -> None:
-        self._num_tokens += len(delta.tokens)
+    @property
+    def _tells_tokens(self) -> bool:
+        return bool(self._asked.logprobs or self._asked.return_token_ids)
 
-    def _close(self, ending: Delta) -> None:
+    @property
+    def _is_over(self) -> bool:
+        return all(voice.finish_reason is not None for voice in self._voices)
+
+    def _close(self) -> None:
         """End the request if it still runs, and leave one line about it in the log."""
-        if ending.finish_reason is None:
-            self._generation.cancel()
+        if not self._is_over:
+            self._choices.cancel()
         timing = self._generation.timing
         _log.info(
             "%s: %d + %d tokens, %s; queue %.3f s, encode %.3f s, prefill %.3f s, first token %.3f s",
             self._generation.request_id,
             len(self._generation.prompt.token_ids),
-            self._num_tokens,
-            ending.finish_reason or "cut off",
+            self._choices.num_tokens,
+            self._voices[0].finish_reason if self._is_over else "cut off",
             timing.queue_s,
             timing.encode_s,
             timing.prefill_s,
             timing.ttft_s,
         )
 
-    def _opening_event(self, num_waiting: int) -> bytes:
-        choice = Choice(delta=AnswerMessage(role="assistant", content=""))
-        disclosure = opening(self._generation, num_waiting)
-        return as_event(self._answer("chat.completion.chunk", [choice], tapetum=disclosure))
-
-    def _text_event(self, delta: Delta) -> bytes:
-        choice = Choice(
-            delta=AnswerMessage(content=delta.text),
-            logprobs=self._logprobs(delta.tokens),
-            token_ids=self._token_ids(delta.tokens),
+    def _opening_chunk(self, index: int) -> ChatAnswer:
+        choice = Choice(index=index, delta=AnswerMessage(role="assistant", content=""))
+        if index:
+            return self._chunk(choice)
+        return self._answer(
+            "chat.completion.chunk",
+            [choice],
+            tapetum=opening(self._generation, self._num_waiting),
+            has_prompt_ids=True,
         )
-        return as_event(self._answer("chat.completion.chunk", [choice]))
 
-    def _closing_event(self, ending: Delta) -> bytes:
+    def _closing_chunk(self, index: int) -> ChatAnswer:
+        voice = self._voices[index]
         choice = Choice(
-            delta=AnswerMessage(), finish_reason=ending.finish_reason, stop_reason=ending.stop_reason
+            index=index, delta=_NOTHING, finish_reason=voice.finish_reason, stop_reason=voice.stop_reason
         )
-        return as_event(self._answer("chat.completion.chunk", [choice], tapetum=closing(self._generation)))
+        return self._chunk(choice, tapetum=closing(self._generation) if self._is_over else UNSET)
+
+    def _chunk(
+        self,
+        *choices: Choice,
+        usage: Usage | UnsetType = UNSET,
+        tapetum: Disclosure | UnsetType = UNSET,
+    ) -> ChatAnswer:
+        return self._answer("chat.completion.chunk", choices, usage=usage, tapetum=tapetum)
+
+    def _choice(self, index: int, voice: Voice) -> Choice:
+        return Choice(
+            index=index,
+            message=voice.message(),
+            logprobs=self._logprobs(voice.tokens),
+            finish_reason=voice.finish_reason,
+            stop_reason=voice.stop_reason,
+            token_ids=self._token_ids(voice.tokens),
+        )
+
+    def _piece(self, index: int, piece: AnswerMessage, tokens: Sequence[SampledToken]) -> Choice:
+        return Choice(
+            index=index, delta=piece, logprobs=self._logprobs(tokens), token_ids=self._token_ids(tokens)
+        )
 
     def _answer(
         self,
@@ -136,46 +148,22 @@ class Reply:
         *,
         usage: Usage | UnsetType = UNSET,
         tapetum: Disclosure | UnsetType = UNSET,
+        has_prompt_ids: bool = False,
     ) -> ChatAnswer:
-        """A whole answer, or a chunk; the prompt's ids come where the request asks for them, once."""
-        is_first = tapetum is not UNSET and (kind == "chat.completion" or tapetum.timing is UNSET)
-        has_prompt_ids = self._asked.return_token_ids and is_first
+        tells_prompt = has_prompt_ids and self._asked.return_token_ids
         return ChatAnswer(
-            id=f"chatcmpl-{self._generation.request_id}",
+            id=f"chatcmpl-{self._asked.request_id or self._generation.request_id}",
             object=kind,
             created=self._created,
             model=self._model,
             choices=choices,
             usage=usage,
             tapetum=tapetum,
-            prompt_token_ids=self._generation.prompt.token_ids if has_prompt_ids else UNSET,
+            prompt_token_ids=self._generation.prompt.token_ids if tells_prompt else UNSET,
         )
+
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> Logprobs | None:
+        return logprobs_of(tokens, self._tokenizer) if self._asked.logprobs else None
 
     def _token_ids(self, tokens: Sequence[SampledToken]) -> list[int] | UnsetType:
         return [token.token_id for token in tokens] if self._asked.return_token_ids else UNSET
-
-    def _logprobs(self, tokens: Sequence[SampledToken]) -> Logprobs | None:
-        if not self._asked.logprobs:
-            return None
-        return Logprobs([self._token_logprob(token) for token in tokens])
-
-    def _token_logprob(self, token: SampledToken) -> TokenLogprob:
-        chosen = self._candidate(token.token_id, _LOWEST if token.logprob is None else token.logprob)
-        others = [self._candidate(token_id, logprob) for token_id, logprob in token.top_logprobs]
-        return TokenLogprob(
-            token=chosen.token, logprob=chosen.logprob, bytes=chosen.bytes, top_logprobs=others
-        )
-
-    def _candidate(self, token_id: int, logprob: float) -> TokenChoice:
-        text = self._tokenizer.decode((token_id,), skip_special=False)
-        return TokenChoice(
-            token=text,
-            logprob=max(logprob, _LOWEST),
-            bytes=list(self._tokenizer.token_bytes(token_id)),
-        )
-
-
-def _refuse_abort(ending: Delta) -> None:
-    """Only a server that shuts down aborts a request whose client is still there."""
-    if ending.finish_reason == "abort":
-        raise CapacityError("the server ended the request before it was done; send it again")

@@ -1,89 +1,60 @@
-"""From the words of the wire to those of the engine: messages, media references, sampling, priority.
+"""From the words of the wire to those of the engine: messages, tools, sampling.
 
-Owns no validation of types (schema) and none of ranges (core); references of clients are never trusted.
+Owns no validation of types (schema) and none of ranges (core).
 """
 
 from __future__ import annotations
 
-from tapetum.core.chat import ChatInput, MediaPart, Message
-from tapetum.core.errors import InvalidParameter
+from tapetum.core.chat import ChatInput, Message
 from tapetum.core.request import SamplingParams
-from tapetum.server.chat.schema import (
-    ChatMessage,
-    ChatRequest,
-    ImageUrl,
-    ImageUrlPart,
-    MediaContent,
-    TextPart,
-    VideoPart,
-)
-
-_PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
+from tapetum.server.chat.parts import Options, content_of
+from tapetum.server.chat.sampling import sampling_params
+from tapetum.server.chat.schema import ChatMessage, ChatRequest, MediaIO
+from tapetum.server.chat.tools import ToolUse, calls_of, tool_use_of
 
 
-def chat_input_of(request: ChatRequest) -> ChatInput:
-    options = request.mm_processor_kwargs or {}
+def chat_input_of(asked: ChatRequest) -> ChatInput:
+    options = _options(asked)
+    adds_prompt = asked.add_generation_prompt
     return ChatInput(
-        messages=tuple(_message(message, options) for message in request.messages),
-        template_kwargs=request.chat_template_kwargs or {},
-        add_generation_prompt=request.add_generation_prompt,
+        messages=tuple(
+            _message(message, options, f"messages[{index}]") for index, message in enumerate(asked.messages)
+        ),
+        template_kwargs=asked.chat_template_kwargs or {},
+        add_generation_prompt=not asked.continue_final_message if adds_prompt is None else adds_prompt,
+        continue_final_message=bool(asked.continue_final_message),
+        tools=tuple(tool.as_data() for tool in use_of(asked).tools),
+        max_visual_tokens=asked.max_visual_tokens,
     )
 
 
-def sampling_of(request: ChatRequest) -> SamplingParams:
-    if request.top_logprobs is not None and not request.logprobs:
-        raise InvalidParameter(
-            "top_logprobs is set without logprobs; set logprobs to true", param="top_logprobs"
-        )
-    wanted = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    return SamplingParams(
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        min_p=request.min_p,
-        repetition_penalty=request.repetition_penalty,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        seed=request.seed,
-        stop=request.stop or (),
-        stop_token_ids=request.stop_token_ids or (),
-        max_tokens=wanted,
-        ignore_eos=request.ignore_eos,
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+def sampling_of(asked: ChatRequest) -> SamplingParams:
+    newer = asked.max_completion_tokens
+    return sampling_params(
+        asked,
+        max_tokens=asked.max_tokens if newer is None else newer,
+        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
 
 
-def priority_of(request: ChatRequest) -> int:
-    """Lower is earlier."""
-    return request.priority if isinstance(request.priority, int) else _PRIORITIES[request.priority]
+def use_of(asked: ChatRequest) -> ToolUse:
+    return tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
 
 
-def _message(message: ChatMessage, options: dict[str, object]) -> Message:
-    content = message.content
-    if content is None:
-        return Message(role=message.role, content=())
-    if isinstance(content, str):
-        return Message(role=message.role, content=(content,))
+def _options(asked: ChatRequest) -> Options:
+    """Options of all media by their kind; what is said of a kind goes before what is said of all."""
+    kinds = asked.media_io_kwargs or MediaIO()
+    of_all = asked.mm_processor_kwargs or {}
+    return {"image": of_all | (kinds.image or {}), "video": of_all | (kinds.video or {})}
+
+
+def _message(message: ChatMessage, options: Options, place: str) -> Message:
+    reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
     return Message(
         role=message.role,
-        content=tuple(part.text if isinstance(part, TextPart) else _media(part, options) for part in content),
+        content=content_of(message.content, options),
+        tool_calls=calls_of(message.tool_calls, f"{place}.tool_calls"),
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+        reasoning=reasoning,
     )
-
-
-def _media(part: MediaContent, options: dict[str, object]) -> MediaPart:
-    own: dict[str, object] = {"min_pixels": part.min_pixels, "max_pixels": part.max_pixels}
-    if isinstance(part, VideoPart):
-        own["fps"] = part.fps
-        frames = tuple(_reference(frame) for frame in part.video)
-        return MediaPart(kind="video", source=frames, options=_merged(options, own))
-    source = _reference(part.image_url) if isinstance(part, ImageUrlPart) else part.image
-    return MediaPart(kind="image", source=source, options=_merged(options, own))
-
-
-def _reference(value: ImageUrl | str) -> str:
-    return value if isinstance(value, str) else value.url
-
-
-def _merged(options: dict[str, object], own: dict[str, object]) -> dict[str, object]:
-    """The request's options, with those that a part sets for itself on top."""
-    return options | {name: value for name, value in own.items() if value is not None}

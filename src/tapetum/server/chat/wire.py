@@ -27,9 +27,25 @@ class Logprobs(Struct, frozen=True):
     content: Sequence[TokenLogprob]
 
 
+class CalledFunction(Struct, frozen=True, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A call of a function, or a piece of one: the first piece has the name, all have a part of the arguments."""
+
+    index: int | UnsetType = UNSET  # of a piece: which call it is of
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: CalledFunction
+
+
 class AnswerMessage(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: Sequence[Call] | UnsetType = UNSET
 
 
 class Choice(Struct, frozen=True, kw_only=True):

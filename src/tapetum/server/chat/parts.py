@@ -1,0 +1,163 @@
+"""The parts of a message's content: text, pictures and clips in the words of several APIs, and what they refer to.
+
+Owns the shapes that are taken. References of clients are never trusted: whether one may be followed is the media
+layer's to say, and so are the ranges of the options. A `uuid` may come with a part and is not looked at, since what
+a picture is, its pixels decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tapetum.core.chat import MediaPart
+from tapetum.core.errors import InvalidParameter
+from tapetum.core.media import MediaKind
+
+Detail = Literal["auto", "low", "high"]
+
+
+class Reference(Struct, frozen=True):
+    url: str
+    detail: Detail | None = None
+
+
+class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class InputTextPart(TextPart, frozen=True, tag="input_text"):
+    """Text as /v1/responses calls it."""
+
+
+class RefusalPart(Struct, frozen=True, tag_field="type", tag="refusal"):
+    """What the assistant would not do in an earlier turn; the model does not see it."""
+
+    refusal: str
+
+
+class _Media(Struct, frozen=True, kw_only=True, tag_field="type"):
+    detail: Detail | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    max_visual_tokens: int | None = None
+
+
+class _Video(_Media, frozen=True, kw_only=True):
+    fps: float | None = None
+    num_frames: int | None = None
+
+
+class ImageUrlPart(_Media, frozen=True, kw_only=True, tag="image_url"):
+    image_url: Reference | str
+
+
+class InputImagePart(ImageUrlPart, frozen=True, kw_only=True, tag="input_image"):
+    """A picture as /v1/responses calls it."""
+
+
+class ImagePart(_Media, frozen=True, kw_only=True, tag="image"):
+    image: str
+
+
+class VideoUrlPart(_Video, frozen=True, kw_only=True, tag="video_url"):
+    video_url: Reference | str
+
+
+class VideoPart(_Video, frozen=True, kw_only=True, tag="video"):
+    """A clip as a file, or as its frames in order; `fps` is then the rate at which they were taken."""
+
+    video: str | Annotated[list[Reference | str], Meta(min_length=1)]
+
+
+MediaContent = ImageUrlPart | InputImagePart | ImagePart | VideoUrlPart | VideoPart
+Part = (
+    str
+    | TextPart
+    | InputTextPart
+    | RefusalPart
+    | ImageUrlPart
+    | InputImagePart
+    | ImagePart
+    | VideoUrlPart
+    | VideoPart
+)
+PART_TYPES = "text, input_text, image_url, input_image, image, video_url or video"
+Options = Mapping[MediaKind, Mapping[str, object]]
+
+
+def content_of(content: str | Sequence[Part] | None, options: Options) -> tuple[str | MediaPart, ...]:
+    """What the model sees of a message, in order. `options` of the whole request give way to those of a part."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (content,)
+    return tuple(_seen(part, options) for part in content if not isinstance(part, RefusalPart))
+
+
+def check_parts(content: Sequence[Part], role: str, place: str) -> None:
+    """What the types of the parts do not say; raises InvalidParameter."""
+    for index, part in enumerate(content):
+        if isinstance(part, RefusalPart) and role != "assistant":
+            raise InvalidParameter(
+                f"{place}[{index}]: a {role} message has a part of type refusal, only the assistant refuses; "
+                "send it as text",
+                param=f"{place}[{index}].type",
+            )
+        if isinstance(part, _Media) and len(_details(part)) > 1:
+            raise InvalidParameter(
+                f"{place}[{index}]: the part has the details {' and '.join(sorted(_details(part)))}; send one",
+                param=f"{place}[{index}].detail",
+            )
+
+
+def _seen(part: Part, options: Options) -> str | MediaPart:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, TextPart):
+        return part.text
+    assert not isinstance(part, RefusalPart)
+    kind: MediaKind = "video" if isinstance(part, (VideoUrlPart, VideoPart)) else "image"
+    return MediaPart(kind=kind, source=_source(part), options={**options[kind], **_own_options(part)})
+
+
+def _source(part: MediaContent) -> str | tuple[str, ...]:
+    match part:
+        case ImageUrlPart(image_url=reference) | VideoUrlPart(video_url=reference):
+            return _url(reference)
+        case ImagePart(image=source):
+            return source
+        case VideoPart(video=str() as source):
+            return source
+    return tuple(_url(frame) for frame in part.video)
+
+
+def _own_options(part: MediaContent) -> dict[str, object]:
+    named: dict[str, object] = {
+        "min_pixels": part.min_pixels,
+        "max_pixels": part.max_pixels,
+        "max_visual_tokens": part.max_visual_tokens,
+        "detail": next(iter(_details(part)), None),
+    }
+    if isinstance(part, (VideoUrlPart, VideoPart)):
+        named |= {"fps": part.fps, "num_frames": part.num_frames}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _details(part: MediaContent) -> set[Detail]:
+    """What a part says of the detail it is seen in, in one place or several."""
+    match part:
+        case ImageUrlPart(image_url=reference) | VideoUrlPart(video_url=reference):
+            references = [reference]
+        case VideoPart(video=list() as frames):
+            references = frames
+        case _:
+            references = []
+    own = [reference.detail for reference in references if isinstance(reference, Reference)]
+    return {detail for detail in (part.detail, *own) if detail is not None}
+
+
+def _url(reference: Reference | str) -> str:
+    return reference if isinstance(reference, str) else reference.url

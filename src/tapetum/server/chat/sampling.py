@@ -1,0 +1,89 @@
+"""How tokens are chosen, as clients say it; the fields that chat and completions have in common.
+
+Owns names and types; ranges are SamplingParams' business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tapetum.core.request import SamplingParams
+from tapetum.server.chat.formats import FormatFields, grammar_of
+
+MAX_CHOICES = 128
+MAX_TIMEOUT_S = 86_400  # a day
+PriorityClass = Literal["interactive", "standard", "economy", "background"]
+Priority = PriorityClass | Annotated[int, Meta(ge=-1000, le=1000)]
+_PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
+
+
+class StreamOptions(Struct, frozen=True):
+    include_usage: bool = False
+
+
+class SamplingFields(FormatFields, frozen=True, kw_only=True):
+    """What OpenAI's APIs share, then what goes beyond them."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    max_tokens: int | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    return_token_ids: bool | None = None
+    cache_salt: str | None = None
+    priority: Priority | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    request_id: str | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def has_usage_chunk(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def sampling_params(
+    fields: SamplingFields, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """The engine's words; what the APIs say each in their own way comes beside the fields."""
+    return SamplingParams(
+        temperature=fields.temperature,
+        top_k=fields.top_k,
+        top_p=fields.top_p,
+        min_p=fields.min_p,
+        repetition_penalty=fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        seed=fields.seed,
+        stop=fields.stop or (),
+        stop_token_ids=fields.stop_token_ids or (),
+        max_tokens=max_tokens,
+        min_tokens=fields.min_tokens or 0,
+        ignore_eos=bool(fields.ignore_eos),
+        logprobs=logprobs,
+        logit_bias=fields.logit_bias or {},
+        grammar=grammar_of(fields),
+    )
+
+
+def priority_number(priority: Priority | None) -> int:
+    """Lower is earlier."""
+    return _PRIORITIES[priority] if isinstance(priority, str) else priority or 0

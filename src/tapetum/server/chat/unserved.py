@@ -1,0 +1,68 @@
+"""Fields that are known but not served: refused by name, never silently dropped.
+
+Owns their names and which of their values ask for nothing. Fields that nobody knows are ignored, as OpenAI's clients
+expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from tapetum.server.errors import NotSupported
+
+
+class UnservedFields(Struct, frozen=True, kw_only=True):
+    allowed_token_ids: object = None
+    audio: object = None
+    bad_words: object = None
+    best_of: object = None
+    documents: object = None
+    echo: object = None
+    function_call: object = None
+    functions: object = None
+    guided_whitespace_pattern: object = None
+    include_stop_str_in_output: object = None
+    length_penalty: object = None
+    modalities: object = None
+    on_vision_timeout: object = None
+    prediction: object = None
+    prompt_logprobs: object = None
+    reasoning_effort: object = None
+    reuse: object = None
+    service_tier: object = None
+    skip_special_tokens: object = None
+    store: object = None
+    truncate_prompt_tokens: object = None
+    use_beam_search: object = None
+    verbosity: object = None
+    web_search_options: object = None
+
+
+_ASK_FOR_NOTHING: dict[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "modalities": (["text"],),
+    "reuse": ({},),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "store": (False,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+}
+
+
+def refuse_unserved(asked: UnservedFields, *, but: Collection[str] = ()) -> None:
+    """Raises NotSupported for the first field that asks for something; `but`: those that a route does serve."""
+    for name in UnservedFields.__struct_fields__:
+        value = getattr(asked, name)
+        if name not in but and value is not None and value not in _ASK_FOR_NOTHING.get(name, ()):
+            raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
