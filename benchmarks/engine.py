@@ -32,6 +32,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, Qwen2VLForConditiona
 
 from tapetum import SamplingParams
 from tapetum.engine.build import build_engine
+from tapetum.engine.front import Front
 from tapetum.engine.engine import Engine
 from tapetum.engine.inputs import chat_input
 from tapetum.engine.options import config_from
@@ -81,6 +82,7 @@ class Tapetum:
     def __init__(self, directory: Path, dtype: str, threads: int) -> None:
         options = {"dtype": dtype, "threads": threads, "device": "cpu", "max_model_len": 4096}
         self._engine: Engine = build_engine(config_from(directory, {**options, "schedule": "throughput"}))
+        self._front = Front(self._engine.files, self._engine.config, self._engine.facts)
         self._count = 0
 
     def ask(self, question: Question) -> Timing:
@@ -104,7 +106,7 @@ class Tapetum:
         sampling = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
         terms = Terms(request_id=name, arrival_s=self._engine.clock())
         prompt = chat_input([{"role": "user", "content": parts}])
-        self._engine.add(self._engine.prompts.build(prompt, sampling, terms))
+        self._engine.add(self._front.prompts.build(prompt, sampling, terms))
         return name
 
     def _tokens(self) -> Iterator[tuple[str, float]]:

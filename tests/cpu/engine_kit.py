@@ -17,6 +17,7 @@ from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles
+from tapetum.engine.front import Front
 from tapetum.engine.output import Delta
 from tapetum.engine.prompts import Terms
 from tests.scripted import ScriptedExecutor
@@ -118,19 +119,19 @@ def engine_with(executor: SpeakingExecutor, *, num_blocks: int = 256, **schedule
         files=files(),
         clock=executor.clock or Clock(),
     )
-    _open.append(engine)
+    _fronts[id(engine)] = Front(files(), engine.config, engine.facts)
     return engine
 
 
-_open: list[Engine] = []
+_fronts: dict[int, Front] = {}
 
 
 @pytest.fixture
 def close_engines() -> Iterator[None]:
     """Ends the media threads of every engine that a test has made."""
     yield
-    while _open:
-        _open.pop().close()
+    while _fronts:
+        _fronts.popitem()[1].close()
 
 
 def request_for(
@@ -143,7 +144,7 @@ def request_for(
     """A request over one user message; `content` is a text or a sequence of texts and media parts."""
     parts = (content,) if isinstance(content, str) else tuple(content)
     chat = ChatInput(messages=(Message(role="user", content=parts),))
-    return engine.prompts.build(
+    return _fronts[id(engine)].prompts.build(
         chat, sampling or SamplingParams(), Terms(request_id=request_id, arrival_s=engine.clock(), **terms)
     )
 

@@ -333,7 +333,7 @@ def test_meters_reconcile_with_the_deltas():
         engine.add(request_for(engine, name, (f"{name}", picture(1))))
         listener.hear(engine.step())
     whole = run_to_end(engine, listener)
-    metrics = {metric.name: metric.values for metric in engine.meters.read(engine.stats, 0.0)}
+    metrics = {metric.name: metric.values for metric in engine.metrics(0.0)}
     num_tokens = sum(len(delta.tokens) for delta in whole.values())
     assert metrics["generation_tokens"][""] == num_tokens
     assert metrics["time_to_first_token_seconds"][""].count == 3
@@ -355,7 +355,7 @@ def test_only_encoded_pictures_count_as_time_in_the_encoder():
     for name, content in (("miss", ("1 ", picture(1))), ("hit", ("2 ", picture(1))), ("text", "3")):
         engine.add(request_for(engine, name, content))
         run_to_end(engine)
-    seconds = {metric.name: metric.values for metric in engine.meters.read(engine.stats, 0.0)}[
+    seconds = {metric.name: metric.values for metric in engine.metrics(0.0)}[
         "vision_encode_seconds"
     ][""]
     assert (seconds.count, seconds.total) == (1, pytest.approx(0.005))

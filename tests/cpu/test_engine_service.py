@@ -21,8 +21,8 @@ from tapetum.core.errors import (
     PromptTooLong,
 )
 from tapetum.core.request import SamplingParams
+from tapetum.engine import link as link_module
 from tapetum.engine import loop as loop_module
-from tapetum.engine import service as service_module
 from tapetum.engine.output import Delta
 from tapetum.engine.service import AsyncEngine
 from tests.cpu.engine_kit import SpeakingExecutor, assert_at_rest, close_engines, engine_with, picture, spoken
@@ -73,7 +73,7 @@ async def held(service: AsyncEngine, executor: PacedExecutor, *names: str):
 
 
 async def at_rest(service: AsyncEngine, executor: SpeakingExecutor) -> None:
-    engine = service._engine
+    engine = service._link._engine
     for _ in range(200):
         if not engine.has_work:
             break
@@ -184,7 +184,7 @@ class HeldLoader:
 @pytest.fixture
 def loader(service, monkeypatch) -> HeldLoader:
     loader = HeldLoader()
-    monkeypatch.setattr(service._engine.prompts, "_loader", loader)
+    monkeypatch.setattr(service._front.prompts, "_loader", loader)
     return loader
 
 
@@ -211,14 +211,14 @@ async def test_a_client_that_leaves_while_its_pictures_load_stops_their_loads(se
 def slow_drafts(service, monkeypatch):
     """(set when a draft has begun, to be set to let it go on)"""
     begun, may_end = threading.Event(), threading.Event()
-    draft = service._engine.prompts.draft
+    draft = service._front.prompts.draft
 
     def slow_draft(*args):
         begun.set()
         assert may_end.wait(10)
         return draft(*args)
 
-    monkeypatch.setattr(service._engine.prompts, "draft", slow_draft)
+    monkeypatch.setattr(service._front.prompts, "draft", slow_draft)
     return begun, may_end
 
 
@@ -250,8 +250,8 @@ async def test_loads_given_up_before_they_begin_end_when_they_do(service, loader
 async def test_so_many_prompts_are_prepared_and_no_more(executor, monkeypatch):
     engine = engine_with(executor, max_queue_len=2)
     loader = HeldLoader()
-    monkeypatch.setattr(engine.prompts, "_loader", loader)
     async with AsyncEngine(engine) as service:
+        monkeypatch.setattr(service._front.prompts, "_loader", loader)
         tasks = [asyncio.create_task(service.submit(chat(picture(i)), GREEDY)) for i in range(2)]
         await until(lambda: len(loader.futures) == 2)
         with pytest.raises(Overloaded, match="2 prompts are being prepared, the limit"):
@@ -264,7 +264,7 @@ async def test_so_many_prompts_are_prepared_and_no_more(executor, monkeypatch):
 
 
 async def test_a_step_that_hangs_is_seen(service, executor, monkeypatch):
-    monkeypatch.setattr(loop_module, "_MAX_STEP_S", 0.2)
+    monkeypatch.setattr(loop_module, "MAX_STEP_S", 0.2)
     executor.gate = threading.Semaphore(0)
     generation = await service.submit(chat("x"), GREEDY)
     await until(lambda: not service.is_healthy)
@@ -359,7 +359,7 @@ async def test_stopped_while_loading_it_does_not_start(executor, monkeypatch):
         assert loaded.wait(10)
         return engine
 
-    monkeypatch.setattr(service_module, "build_engine", build)
+    monkeypatch.setattr(link_module, "build_engine", build)
     service = AsyncEngine()
     starting = asyncio.create_task(service.start())
     await asyncio.to_thread(loading.wait, 10)

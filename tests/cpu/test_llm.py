@@ -285,7 +285,7 @@ def test_an_interrupt_gives_up_the_loads_of_prompts_that_are_being_built(llm, mo
             futures.append(Future())
             return futures[-1]
 
-    prompts = llm._engine.prompts
+    prompts = llm._front.prompts
     monkeypatch.setattr(prompts, "_loader", HeldLoader())
     monkeypatch.setattr(batch._Batch, "_take_built", lambda self: interrupt() if futures else None)
     with pytest.raises(KeyboardInterrupt):

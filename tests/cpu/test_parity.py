@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR, SAMPLES_DIR
 from tapetum.engine.build import build_engine
+from tapetum.engine.front import Front
 from tapetum.engine.inputs import chat_input
 from tapetum.engine.options import config_from
 from tapetum.engine.prompts import Terms
@@ -113,14 +114,15 @@ def test_greedy_tokens_equal_transformers(directory: Path) -> None:
 def test_positions_and_grids_equal_transformers(directory: Path) -> None:
     oracle = Oracle(directory)
     engine = build_engine(config_from(str(directory), {"dtype": "float32", "device": "cpu"}))
+    front = Front(engine.files, engine.config, engine.facts)
     for messages in conversations():
-        prompt = engine.prompts.build(
+        prompt = front.prompts.build(
             chat_input(messages), SamplingParams(), Terms(request_id="a", arrival_s=0.0)
         ).prompt
         expected = oracle.ask(messages, 1)
         assert np.array_equal(np.asarray(prompt.position_ids), expected.position_ids.numpy())
         assert [span.item.geometry.grid_thw for span in prompt.spans] == expected.grids
-    engine.close()
+    front.close()
 
 
 def test_the_samples_of_the_bundled_model_are_answered_as_recorded_by_transformers() -> None:

@@ -62,6 +62,11 @@ class PrefixTree:
             self._pool.publish(block)
         return level[key]
 
+    def clear(self) -> None:
+        """Forget every block that nobody holds."""
+        while self._pool.num_cached:
+            self.evict()
+
     def evict(self) -> None:
         """Forget the block that was let go first. There must be a cached one."""
         block = self._pool.oldest_cached()

@@ -54,6 +54,11 @@ class VisualCache:
         return self._num_bytes
 
     @property
+    def resident_keys(self) -> tuple[bytes, ...]:
+        """Media keys of all resident features."""
+        return tuple(key.media_key for key, entry in self._entries.items() if entry.is_resident)
+
+    @property
     def num_pinned(self) -> int:
         return sum(bool(entry.pins) for entry in self._entries.values())
 
@@ -62,6 +67,11 @@ class VisualCache:
         if entry is None:
             return "absent"
         return "resident" if entry.is_resident else "encoding"
+
+    def clear(self) -> None:
+        """Evict all that nobody pins."""
+        while self._idle:
+            self._evict()
 
     def check_size(self, item: MediaItem) -> None:
         """Raise MediaTooLarge for an item whose features can never fit."""

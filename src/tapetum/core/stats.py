@@ -25,3 +25,16 @@ class SchedulerStats:
     finished: Mapping[str, int]  # requests by finish_reason
     step_error_ratio: float  # predicted ÷ actual seconds of recent steps
     encode_error_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits for its turn, in requests and in predicted seconds of the engine."""
+
+    num_waiting: int = 0
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.encode_s + self.prefill_s

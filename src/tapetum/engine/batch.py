@@ -16,7 +16,7 @@ from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.output import Delta, RequestOutput, joined, output_of
-from tapetum.engine.prompts import Draft, Loads, Terms
+from tapetum.engine.prompts import Draft, Loads, PromptBuilder, Terms
 
 _MAX_BUILDS = 8  # prompts being built at a time
 _MAX_PATCHES = 200_000  # of prompts built and not handed in, about 200 MB
@@ -24,13 +24,14 @@ _MAX_PATCHES = 200_000  # of prompts built and not handed in, about 200 MB
 
 def run_batch(
     engine: Engine,
+    prompts: PromptBuilder,
     drafts: Sequence[Draft],
     texts: Sequence[str | None],
     pool: ThreadPoolExecutor,
     on_done: Callable[[], None],
 ) -> list[RequestOutput]:
     """Every prompt's output. The first that fails ends the batch: the rest is aborted and its error raised."""
-    batch = _Batch(engine, drafts, texts, pool, on_done)
+    batch = _Batch(engine, prompts, drafts, texts, pool, on_done)
     try:
         while not batch.is_over:
             batch.advance()
@@ -62,12 +63,14 @@ class _Batch:
     def __init__(
         self,
         engine: Engine,
+        prompts: PromptBuilder,
         drafts: Sequence[Draft],
         texts: Sequence[str | None],
         pool: ThreadPoolExecutor,
         on_done: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._prompts = prompts
         self._texts = texts
         self._pool = pool
         self._on_done = on_done
@@ -115,7 +118,7 @@ class _Batch:
 
     def _build(self, index: int, draft: Draft, loads: Loads) -> Request:
         terms = Terms(request_id=f"prompt-{index}", arrival_s=self._engine.clock())
-        return self._engine.prompts.complete(draft, terms, loads)
+        return self._prompts.complete(draft, terms, loads)
 
     def _take_built(self) -> None:
         """Take what is ready, in order; wait for one where there is nothing else to do."""

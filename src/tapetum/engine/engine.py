@@ -1,8 +1,9 @@
 """The loop: take what came in, schedule, execute, commit, and turn tokens into text.
 
-Owns the scheduler, the executor and one answer per request. `add` and `abort` may be called from any thread; they
-land in an inbox that the next `step` empties. `step` itself belongs to one thread. Threads, clients and their
-queues are the service's business; the offline LLM calls `step` by hand.
+Owns the scheduler, the executor and one answer per request. `add`, `abort` and `reset_caches` may be called from any
+thread; they land in an inbox that the next `step` empties. `step` itself belongs to one thread; what only reads may
+come from another and sees the state of some moment. Threads, clients and their queues are the service's business; the
+offline LLM calls `step` by hand.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 from tapetum.core.config import EngineConfig
-from tapetum.core.cost import CostModel
+from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Executor, StepResult, TokenEvent
 from tapetum.core.request import Request
-from tapetum.core.stats import SchedulerStats
+from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.engine.answer import Answer
 from tapetum.engine.files import ModelFiles
+from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.isolate import execute_apart
-from tapetum.engine.meters import Meters
+from tapetum.engine.meters import Meters, Metric
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
-from tapetum.engine.prompts import PromptBuilder, PromptLimits
-from tapetum.media.ingest import Ingest
 from tapetum.sched import build_scheduler
 
 _log = logging.getLogger(__name__)
 
 
 class Engine:
-    """One model on one device. `prompts` builds requests for it; `facts` says what it is."""
+    """One model on one device. `facts` says what it is, `files` what its prompts are built from."""
 
     def __init__(
         self,
@@ -47,16 +48,15 @@ class Engine:
     ) -> None:
         self.config = config
         self.facts = facts
+        self.files = files
         self.tokenizer = files.tokenizer
         self.clock = clock
         self.meters = Meters(facts.block_size * facts.kv_bytes_per_token)
         self._executor = executor
         self._cost = cost or CostModel()
         self._scheduler = build_scheduler(config, facts, self._cost)
-        self._ingest = Ingest(files.processor, config.media, max_tokens=facts.max_model_len - 1)
-        limits = PromptLimits(max_model_len=facts.max_model_len, max_media=config.media.limit_per_prompt)
-        self.prompts = PromptBuilder(files, self._ingest, limits)
-        self._inbox: deque[Request | str] = deque()  # a request to add, or the id of one to abort
+        # a request to add, the id of one to abort, or who waits for the caches to be reset
+        self._inbox: deque[Request | str | Future[None]] = deque()
         self._answers: dict[str, Answer] = {}
 
     def add(self, request: Request) -> None:
@@ -66,18 +66,49 @@ class Engine:
         """End a request that waits or runs; one that has ended already is no error."""
         self._inbox.append(request_id)
 
+    def reset_caches(self) -> Future[None]:
+        """Drop every cached block and feature that no request holds; done when the future is."""
+        done: Future[None] = Future()
+        self._inbox.append(done)
+        return done
+
     @property
     def has_work(self) -> bool:
         return bool(self._inbox) or self._scheduler.has_work
 
     @property
-    def num_waiting(self) -> int:
-        """Requests that wait for their turn."""
-        return self._scheduler.num_waiting
+    def backlog(self) -> Backlog:
+        """What waits for its turn."""
+        return self._scheduler.backlog
 
     @property
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    @property
+    def media_keys(self) -> tuple[bytes, ...]:
+        """Of the pictures and clips whose features are on the device."""
+        return self._scheduler.media_keys
+
+    def metrics(self, heartbeat_age_s: float) -> tuple[Metric, ...]:
+        """All numbers of this moment, read from their owners."""
+        return self.meters.read(self.stats, self.backlog, heartbeat_age_s)
+
+    def forecast(self, workload: Workload) -> Forecast:
+        """How long a prompt would take and wait, by the cost model."""
+        resident = frozenset(self.media_keys)
+        is_resident = tuple(key in resident for key in workload.media_keys)
+        encode_s = tuple(
+            0.0 if is_here else self._cost.encode_seconds(sum(sizes), sum(size * size for size in sizes))
+            for sizes, is_here in zip(workload.segments, is_resident, strict=True)
+        )
+        length = workload.num_tokens
+        return Forecast(
+            encode_s=encode_s,
+            is_resident=is_resident,
+            prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(0, length)),
+            queue_s=self.backlog.seconds,
+        )
 
     def step(self) -> dict[str, Delta]:
         """One turn of the loop: the news of every request that has any."""
@@ -102,6 +133,9 @@ class Engine:
             now = self.clock()
             if isinstance(entry, Request):
                 news[entry.request_id] = self._admit(entry, now)
+            elif isinstance(entry, Future):
+                self._scheduler.reset_caches()
+                entry.set_result(None)
             elif event := self._scheduler.abort(entry, now):
                 self._tell(news, (event,), now)
         return news
@@ -112,10 +146,6 @@ class Engine:
         now = self.clock()
         self._tell(news, self._scheduler.close(now), now)
         return news
-
-    def close(self) -> None:
-        """End the media workers."""
-        self._ingest.close()
 
     def _admit(self, request: Request, now: float) -> Delta:
         try:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
+from tapetum.core.checks import MAX_SEED
 from tapetum.core.request import Prompt, Request, RequestStats
 from tapetum.engine.output import (
     Decoder,
@@ -78,6 +80,14 @@ class Generation:
         """Wait for the end: all that is left to read, as one record."""
         whole = joined([delta async for delta in self])
         return output_of(self._request, None, whole, self._prepared_s, self._tokenizer)
+
+    def forked(self, request_id: str, index: int) -> Request:
+        """The request of another answer to the same prompt, with a seed of its own where there is one."""
+        seed = self._request.sampling.seed
+        if seed is not None:
+            seed = (seed + index + MAX_SEED + 1) % (2 * MAX_SEED + 2) - MAX_SEED - 1
+        sampling = replace(self._request.sampling, seed=seed)
+        return replace(self._request, request_id=request_id, sampling=sampling)
 
     def cancel(self) -> None:
         """Ask the engine to end the request; the last delta then says `abort`. No effect on one that has ended."""

@@ -22,6 +22,7 @@ from tapetum.core.request import SamplingParams
 from tapetum.engine.batch import placed, run_batch
 from tapetum.engine.build import build_engine
 from tapetum.engine.engine import Engine
+from tapetum.engine.front import Front
 from tapetum.engine.inputs import chat_input, is_conversation, text_input
 from tapetum.engine.options import config_from
 from tapetum.engine.output import RequestOutput
@@ -46,6 +47,7 @@ class LLM:
         else:
             defaults = {} if isinstance(model, EngineConfig) else _OFFLINE
             self._engine = build_engine(config_from(model, {**defaults, **options}))
+        self._front = Front(self._engine.files, self._engine.config, self._engine.facts)
         self._is_closed = False
         self._pool = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="tapetum-prompt")
 
@@ -84,7 +86,7 @@ class LLM:
         """End the threads. The model is freed with the object."""
         self._is_closed = True
         self._pool.shutdown()
-        self._engine.close()
+        self._front.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -109,13 +111,13 @@ class LLM:
         for index, (entry, sampling) in enumerate(zip(entries, samplings, strict=True)):
             try:
                 inputs.append(convert(entry))
-                drafts.append(self._engine.prompts.draft(inputs[-1], sampling))
+                drafts.append(self._front.prompts.draft(inputs[-1], sampling))
             except TapetumError as error:
                 raise placed(error, index, len(entries)) from error
         texts = [_written(prompt) for prompt in inputs]
         has_bar = len(entries) >= _MIN_PROMPTS_FOR_BAR if use_tqdm is None else use_tqdm
         with tqdm(total=len(entries), unit="prompt", disable=not has_bar) as bar:
-            return run_batch(self._engine, drafts, texts, self._pool, bar.update)
+            return run_batch(self._engine, self._front.prompts, drafts, texts, self._pool, bar.update)
 
 
 def _written(prompt: PromptInput) -> str | None:

@@ -18,7 +18,7 @@ from tapetum.engine.output import Delta
 
 _log = logging.getLogger(__name__)
 _BEAT_S = 1.0  # longest sleep of an idle loop
-_MAX_STEP_S = 300.0  # a step that takes longer than this hangs
+MAX_STEP_S = 300.0  # a step that takes longer than this hangs
 
 
 class EngineLoop:
@@ -52,6 +52,12 @@ class EngineLoop:
         self._engine.abort(request_id)
         self._notify()
 
+    def reset_caches(self) -> None:
+        """Drop what no request holds; blocks until the loop has done so."""
+        done = self._engine.reset_caches()
+        self._notify()
+        done.result(MAX_STEP_S)
+
     def stop(self, grace_s: float) -> None:
         """Let what runs finish for `grace_s`, abort the rest, and wait for the thread to end."""
         self._stop_by_s = self._engine.clock() + grace_s
@@ -65,7 +71,7 @@ class EngineLoop:
 
     @property
     def is_healthy(self) -> bool:
-        return self._thread.is_alive() and not self._is_dead and self.heartbeat_age_s < _MAX_STEP_S
+        return self._thread.is_alive() and not self._is_dead and self.heartbeat_age_s < MAX_STEP_S
 
     def _run(self) -> None:
         try:

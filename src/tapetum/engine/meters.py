@@ -2,7 +2,7 @@
 
 Owns what nobody else counts: histograms of times, tokens, refusals. What the scheduler holds and has done is read
 from its stats at the moment of asking. The answer is a list of Metric, which any exposition format can be written
-from. The engine thread is the only writer, but for refusals, which the front counts.
+from. The engine thread is the only writer; refusals are counted in front of the engine.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request, RequestStats
-from tapetum.core.stats import SchedulerStats
+from tapetum.core.stats import Backlog, SchedulerStats
 
 MetricKind = Literal["gauge", "counter", "histogram"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
@@ -73,7 +72,6 @@ class Meters:
         self._histograms = {name: Histogram() for name in _HISTOGRAMS}
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
-        self._rejected: Counter[str] = Counter()
         self._media_sources: Counter[str] = Counter()
 
     def taken(self, request: Request) -> None:
@@ -101,15 +99,12 @@ class Meters:
         if has_tokens:
             self._histograms["request_decode_time_seconds"].observe(stats.e2e_s - stats.ttft_s)
 
-    def rejected(self, error: TapetumError) -> None:
-        self._rejected[error.code] += 1
-
-    def read(self, stats: SchedulerStats, heartbeat_age_s: float) -> tuple[Metric, ...]:
+    def read(self, stats: SchedulerStats, backlog: Backlog, heartbeat_age_s: float) -> tuple[Metric, ...]:
         """All metrics of this moment."""
         sources = dict(self._media_sources)
         hits = {level: count for level, count in sources.items() if level != "miss"}
+        waiting_s = {"encode": backlog.encode_s, "prefill": backlog.prefill_s}
         errors = {"step": stats.step_error_ratio, "encode": stats.encode_error_ratio}
-        rejected = dict(self._rejected)
         kv_bytes = sum(stats.blocks_by_tag.values()) * self._block_bytes
         kept = {"kv": kv_bytes, "features": stats.feature_bytes}
         evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
@@ -118,6 +113,7 @@ class Meters:
             _gauge("num_requests_waiting", "Requests that wait for blocks.", stats.num_waiting),
             _gauge("kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1.", _usage(stats)),
             _gauge("engine_heartbeat_seconds", "Since the last sign of life of the loop.", heartbeat_age_s),
+            _labelled("backlog_seconds", "Predicted for what waits.", "gauge", "stage", waiting_s),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
             _of_device("tier_bytes", "Bytes held or cached.", "gauge", kept),
             _of_device("tier_evictions", "KV blocks and features of pictures dropped.", "counter", evicted),
@@ -130,12 +126,16 @@ class Meters:
             _counter("mm_cache_queries", "Pictures and clips of prompts.", sum(sources.values())),
             _labelled("mm_cache_hits", "Of those, not encoded again.", "counter", "level", hits),
             _labelled("request_success", "Ended requests.", "counter", "finished_reason", stats.finished),
-            _labelled("rejections", "Requests refused.", "counter", "reason", rejected),
             *(
                 Metric(name=name, kind="histogram", text=text, values={"": self._histograms[name].read()})
                 for name, text in _HISTOGRAMS.items()
             ),
         )
+
+
+def rejections(by_reason: Mapping[str, float]) -> Metric:
+    """Requests refused, wherever that was."""
+    return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)
 
 
 _HISTOGRAMS = {

@@ -1,6 +1,6 @@
-"""The asynchronous front of an engine: many clients, one engine thread.
+"""The asynchronous front of an engine: many clients, one engine.
 
-Owns the streams to clients and the pool on which prompts are built. The engine thread posts the news of a step to
+Owns the streams to clients and the pool on which prompts are built. The link to the engine posts the news of a step to
 the event loop in one call; there what a client has not read waits, and is read as one delta. So a slow reader costs
 little more than the tokens of its own answer and never holds the engine up. All of this class but its workers lives
 on the event loop that called `start`.
@@ -9,9 +9,12 @@ on the event loop that called `start`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -29,62 +32,93 @@ from tapetum.core.errors import (
 )
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request, SamplingParams
-from tapetum.engine.build import build_engine
+from tapetum.core.stats import SchedulerStats
+from tapetum.engine.choices import Choices
 from tapetum.engine.engine import Engine
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.front import Front
 from tapetum.engine.generation import Generation
+from tapetum.engine.golden import GOLDEN_SAMPLING, golden_prompt
 from tapetum.engine.inputs import chat_input, text_input
-from tapetum.engine.loop import EngineLoop
-from tapetum.engine.meters import Metric
+from tapetum.engine.link import Link, LocalLink
+from tapetum.engine.meters import Metric, rejections
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
-from tapetum.engine.prompts import Loads, PromptInput, Terms
+from tapetum.engine.prompts import Draft, Loads, PromptInput, Terms
+from tapetum.engine.remote import ProcessLink
 from tapetum.text.tokenizer import Tokenizer
 
+AnyPrompt = PromptInput | str | Mapping[str, object] | Sequence[object]
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _MAX_PREPARATIONS = 32  # prompts built at a time; they mostly wait for fetches and for the media workers
+_RESTART_PAUSE_S = 1.0
 
 
 class AsyncEngine:
-    """`AsyncEngine(model, **options)` as LLM, or from a config or an engine that exists already."""
+    """`AsyncEngine(model, **options)` as LLM; or from a config, an engine that exists already, or a link to one.
 
-    def __init__(self, model: str | Path | EngineConfig | Engine | None = None, **options: object) -> None:
-        self._source = model if isinstance(model, Engine) else config_from(model, options)
-        self._engine: Engine | None = None
-        self._loop: EngineLoop | None = None
+    An engine process that dies is started again `restarts` times; the requests it had are lost.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | EngineConfig | Engine | ProcessLink | None = None,
+        *,
+        restarts: int = 0,
+        **options: object,
+    ) -> None:
+        source = model if isinstance(model, (Engine, ProcessLink)) else config_from(model, options)
+        self._link: Link = source if isinstance(source, ProcessLink) else LocalLink(source)
+        self._restarts_left = restarts
+        self._front: Front | None = None
+        self._facts: ModelFacts | None = None
         self._pool = ThreadPoolExecutor(_MAX_PREPARATIONS, thread_name_prefix="tapetum-prompt")
         self._generations: dict[str, Generation] = {}
         self._num_preparing = 0  # until a thread is done with the prompt, be its client still there or not
         self._refusal: TapetumError | None = None  # why nothing more is taken
+        self._is_stopping = False
+        self._is_ready = False
+        self._restart: asyncio.Task[None] | None = None
+        self._rejected: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Load the model and begin to serve; the event loop stays free meanwhile."""
-        source = self._source
-        engine = source if isinstance(source, Engine) else await asyncio.to_thread(build_engine, source)
-        if self._refusal is not None:  # stopped while it was loading
-            engine.close()
-            return
         event_loop = asyncio.get_running_loop()
-        self._engine = engine
-        self._loop = EngineLoop(
-            engine,
-            on_news=lambda news: _post(event_loop, self._deliver, news),
-            on_death=lambda death: _post(event_loop, self._die, death),
+        facts, files = await asyncio.to_thread(
+            self._link.start,
+            lambda news: _post(event_loop, self._deliver, news),
+            lambda death: _post(event_loop, self._die, death),
         )
-        self._loop.start()
+        if self._is_stopping:  # while it was loading
+            await asyncio.to_thread(self._link.stop, 0.0)
+            return
+        self._front = self._front or Front(files, self._link.config, facts)
+        self._facts = facts
+        self._refusal = None
+
+    async def prove(self) -> None:
+        """Ask the golden request; once it is answered the engine counts as ready. Raises what keeps it from that."""
+        generation = await self.submit(golden_prompt(), GOLDEN_SAMPLING)
+        await generation.output()
+        self._is_ready = True
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Take nothing more, let what runs finish for `grace_s` seconds, abort the rest, end the threads."""
+        self._is_stopping = True
+        self._is_ready = False
         if self._refusal is None:
             self._refusal = CapacityError("the engine is shutting down; ask another or come back later")
-        if self._loop is not None:
-            await asyncio.to_thread(self._loop.stop, grace_s)
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.close)
+        if self._restart is not None:
+            self._restart.cancel()
+        await asyncio.to_thread(self._link.stop, grace_s)
+        if self._front is not None:
+            await asyncio.to_thread(self._front.close)
         self._pool.shutdown(wait=False)  # what is queued there is refused when its turn comes
 
     async def submit(
         self,
-        prompt: PromptInput | str | Mapping[str, object] | Sequence[object],
+        prompt: AnyPrompt,
         sampling: SamplingParams | None = None,
         *,
         priority: int = 0,
@@ -96,10 +130,8 @@ class AsyncEngine:
 
         A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
         """
-        engine, _ = self._serving()
-        if not isinstance(prompt, (ChatInput, TextInput)):
-            prompt = text_input(prompt) if isinstance(prompt, (str, Mapping)) else chat_input(prompt)
-        now = engine.clock()
+        front = self._serving()
+        now = self._link.clock()
         terms = Terms(
             request_id=request_id or uuid.uuid4().hex,
             arrival_s=now,
@@ -107,44 +139,92 @@ class AsyncEngine:
             priority=priority,
             deadline_s=None if timeout_s is None else now + timeout_s,
         )
+        loads = Loads()
+        build = partial(self._build, front, _input_of(prompt), sampling or SamplingParams(), terms, loads)
         try:
-            request = await self._prepare(engine, prompt, sampling or SamplingParams(), terms)
-            generation = self._hand_in(request)
-            await generation.accepted()
+            request = await self._prepare(build, terms, loads)
+            return await self._hand_in(request)
         except TapetumError as error:
-            engine.meters.rejected(error)
+            self._rejected[error.code] += 1
             raise
-        return generation
+
+    def choices(self, generation: Generation, count: int) -> Choices:
+        """`count` answers to the prompt of `generation`, which is the first of them; each has a seed of its own."""
+        return Choices(generation, count, partial(self._fork, generation))
+
+    async def draft(self, prompt: AnyPrompt, sampling: SamplingParams | None = None) -> Draft:
+        """The tokens of a prompt, its media not yet loaded."""
+        front = self._serving()
+        return await self._off_loop(front.prompts.draft, _input_of(prompt), sampling or SamplingParams())
 
     @property
     def is_healthy(self) -> bool:
         """True while the engine loop lives, be it idle or busy."""
-        return self._loop is not None and self._loop.is_healthy
+        return self._facts is not None and self._link.is_healthy
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the golden request has been answered, until the engine stops or dies."""
+        return self._is_ready and self.is_healthy
 
     @property
     def facts(self) -> ModelFacts:
-        return self._started()[0].facts
+        self._started()
+        assert self._facts is not None, "a front comes with facts"
+        return self._facts
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._link.config
+
+    @property
+    def files(self) -> ModelFiles:
+        return self._started().files
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._started()[0].tokenizer
+        return self.files.tokenizer
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """What clients call the model, the first is the main one."""
-        source = self._source
-        model = (source.config if isinstance(source, Engine) else source).model
+        model = self._link.config.model
         return model.served_model_names or (Path(model.model).name if model.model else MODEL_DIR.name,)
 
     @property
     def num_waiting(self) -> int:
         """Requests that are prepared and wait for their turn."""
-        return self._started()[0].num_waiting
+        self._started()
+        return self._link.backlog.num_waiting
+
+    @property
+    def backlog_s(self) -> float:
+        """Predicted seconds of the engine for all that waits."""
+        self._started()
+        return self._link.backlog.seconds
 
     async def metrics(self) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
-        engine, loop = self._started()
-        return engine.meters.read(engine.stats, loop.heartbeat_age_s)
+        self._started()
+        return (*await asyncio.to_thread(self._link.metrics), rejections(dict(self._rejected)))
+
+    async def stats(self) -> SchedulerStats:
+        self._started()
+        return await asyncio.to_thread(self._link.stats)
+
+    async def media_keys(self) -> tuple[bytes, ...]:
+        """Keys of the pictures and clips whose features the engine has."""
+        self._started()
+        return await asyncio.to_thread(self._link.media_keys)
+
+    async def reset_caches(self) -> None:
+        """Forget every picture and prefix that no request holds."""
+        self._started().forget_media()
+        await asyncio.to_thread(self._link.reset_caches)
+
+    def count_rejection(self, reason: str) -> None:
+        """Add a request that was refused before it came here to those that are counted."""
+        self._rejected[reason] += 1
 
     async def __aenter__(self) -> AsyncEngine:
         await self.start()
@@ -155,26 +235,29 @@ class AsyncEngine:
     ) -> None:
         await self.stop()
 
-    async def _prepare(
-        self, engine: Engine, prompt: PromptInput, sampling: SamplingParams, terms: Terms
+    def _build(
+        self, front: Front, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads
     ) -> Request:
-        limit = engine.config.schedule.max_queue_len
+        """On a thread of the pool."""
+        request = front.prompts.build(prompt, sampling, terms, loads)
+        self._link.prepare(request)
+        return request
+
+    async def _prepare(self, build: Callable[[], Request], terms: Terms, loads: Loads) -> Request:
+        limit = self._link.config.schedule.max_queue_len
         if self._num_preparing >= limit:
             raise Overloaded(f"{limit} prompts are being prepared, the limit; come back later")
-        event_loop = asyncio.get_running_loop()
-        loads = Loads()
-        work = self._pool.submit(engine.prompts.build, prompt, sampling, terms, loads)
-        self._count_preparing(1)
-        work.add_done_callback(lambda _: _post(event_loop, self._count_preparing, -1))
-        left_s = None if terms.deadline_s is None else terms.deadline_s - engine.clock()
+        work = self._pool.submit(build)
+        self._count_work(work)
+        left_s = None if terms.deadline_s is None else terms.deadline_s - self._link.clock()
         try:
             async with asyncio.timeout(left_s):
                 return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError) as error:
             loads.cancel()
-            raise
-        except TimeoutError:
-            loads.cancel()
+            work.add_done_callback(self._discard)  # should it be done all the same
+            if isinstance(error, asyncio.CancelledError):
+                raise
             allowed_s = (terms.deadline_s or 0.0) - terms.arrival_s
             raise DeadlinePassed(
                 f"prompt took longer to prepare than its timeout_s of {allowed_s:.3f} s; "
@@ -182,27 +265,56 @@ class AsyncEngine:
                 param="timeout_s",
             ) from None
 
+    def _discard(self, work: Future[Request]) -> None:
+        if not work.cancelled() and work.exception() is None:
+            self._link.discard(work.result())
+
+    async def _off_loop(self, call: Callable[..., T], *arguments: object) -> T:
+        """The outcome of a call on the pool, which may be long but waits for nothing."""
+        work = self._pool.submit(call, *arguments)
+        self._count_work(work)
+        return await asyncio.wrap_future(work)
+
+    def _count_work(self, work: Future[T]) -> None:
+        event_loop = asyncio.get_running_loop()
+        self._count_preparing(1)
+        work.add_done_callback(lambda _: _post(event_loop, self._count_preparing, -1))
+
     def _count_preparing(self, change: int) -> None:
         self._num_preparing += change
 
-    def _hand_in(self, request: Request) -> Generation:
-        engine, loop = self._serving()  # it may have ended during the preparation
+    async def _fork(self, generation: Generation, index: int) -> Generation:
+        """Another answer to the same prompt."""
+        return await self._hand_in(generation.forked(uuid.uuid4().hex, index), is_prepared=False)
+
+    async def _hand_in(self, request: Request, *, is_prepared: bool = True) -> Generation:
         request_id = request.request_id
-        if request_id in self._generations:
-            raise InvalidParameter(f"request_id {request_id} is in use; choose another", param="request_id")
+        try:
+            self._serving()  # it may have ended during the preparation
+            if request_id in self._generations:
+                raise InvalidParameter(
+                    f"request_id {request_id} is in use; choose another", param="request_id"
+                )
+        except TapetumError:
+            if is_prepared:
+                self._link.discard(request)
+            raise
+        if not is_prepared:
+            self._link.prepare(request)
         generation = Generation(
-            request, prepared_s=engine.clock(), tokenizer=engine.tokenizer, cancel=loop.abort
+            request, prepared_s=self._link.clock(), tokenizer=self.tokenizer, cancel=self._link.abort
         )
         self._generations[request_id] = generation
-        loop.add(request)
+        self._link.add(request)
+        await generation.accepted()
         return generation
 
-    def _started(self) -> tuple[Engine, EngineLoop]:
-        if self._engine is None or self._loop is None:
+    def _started(self) -> Front:
+        if self._front is None:
             raise CapacityError("the engine is loading its model; come back in a moment")
-        return self._engine, self._loop
+        return self._front
 
-    def _serving(self) -> tuple[Engine, EngineLoop]:
+    def _serving(self) -> Front:
         if self._refusal is not None:
             raise type(self._refusal)(self._refusal.message)
         return self._started()
@@ -210,16 +322,36 @@ class AsyncEngine:
     def _deliver(self, news: Mapping[str, Delta]) -> None:
         for request_id, delta in news.items():
             if delta.finish_reason is None:
-                generation = self._generations[request_id]
+                generation = self._generations.get(request_id)
             else:
-                generation = self._generations.pop(request_id)
-            generation.put(delta)
+                generation = self._generations.pop(request_id, None)
+            if generation is not None:  # none: its engine has died, and with it the request
+                generation.put(delta)
 
     def _die(self, death: EngineDead) -> None:
+        self._is_ready = False
         self._refusal = death
         for generation in self._generations.values():
             generation.put(Delta(finish_reason="error", error=EngineDead(death.message)))
         self._generations.clear()
+        if self._restarts_left > 0 and not self._is_stopping:
+            self._restarts_left -= 1
+            self._restart = asyncio.ensure_future(self._start_again())
+
+    async def _start_again(self) -> None:
+        _log.warning("starting the engine again, %d restarts left after this", self._restarts_left)
+        await asyncio.sleep(_RESTART_PAUSE_S)
+        try:
+            await self.start()
+            await self.prove()
+        except TapetumError as error:
+            _log.error("the engine does not start again: %s", error.message)
+
+
+def _input_of(prompt: AnyPrompt) -> PromptInput:
+    if isinstance(prompt, (ChatInput, TextInput)):
+        return prompt
+    return text_input(prompt) if isinstance(prompt, (str, Mapping)) else chat_input(prompt)
 
 
 def _post(loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None], news: T) -> None:

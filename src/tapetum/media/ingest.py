@@ -111,6 +111,11 @@ class Ingest:
         ticket.future.add_done_callback(lambda future: self._forget(number, future))
         return ticket.future
 
+    def clear(self) -> None:
+        """Forget what was loaded before; loads under way go on."""
+        with self._state:
+            self._cache.clear()
+
     def close(self) -> None:
         """Fails what is still waiting and ends the threads; a decode in progress is waited for."""
         with self._state:

@@ -21,6 +21,8 @@ _SOURCE_ORDER = ("prefix", "device", "miss")  # the one that took most work is t
 class Progress:
     state: RequestState
     rank: Rank
+    encode_s: float = 0.0  # predicted when it came, should nothing of it be cached
+    prefill_s: float = 0.0
     is_known: bool = False  # the executor has the request
     num_passed: int = 0  # spans whose tokens are all computed
     num_pinned: int = 0  # of the spans after those, from the first

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
+from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
 from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
+from tapetum.core.stats import Backlog
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.queue import RankedQueue, rank_of
 
 
 class Roster:
-    def __init__(self, ledger: Ledger, visual: VisualCache) -> None:
+    def __init__(self, ledger: Ledger, visual: VisualCache, cost: CostModel) -> None:
         self.waiting: RankedQueue[Progress] = RankedQueue()
         self.running: RankedQueue[Progress] = RankedQueue()
         self.finished: Counter[str] = Counter()
@@ -29,6 +32,8 @@ class Roster:
         self.prefix_hits = 0  # of those, found
         self._ledger = ledger
         self._visual = visual
+        self._cost = cost
+        self._queued = _Queued()
         self._live: dict[str, Progress] = {}
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
@@ -52,16 +57,19 @@ class Roster:
                 param="request_id",
             )
         self._num_added += 1
-        progress = Progress(RequestState(request), rank_of(request, self._num_added))
+        encode_s, prefill_s = self._predicted(request)
+        progress = Progress(
+            RequestState(request), rank_of(request, self._num_added), encode_s=encode_s, prefill_s=prefill_s
+        )
         self._live[request.request_id] = progress
-        self.waiting.push(progress)
+        self._push_waiting(progress)
         if request.deadline_s is not None:
             heappush(self._deadlines, (request.deadline_s, self._num_added, request.request_id))
 
     def start(self, progress: Progress, num_matched: int, now: float) -> None:
         """From waiting to running, with blocks reserved and so many tokens in them computed already."""
         state = progress.state
-        self.waiting.remove(progress)
+        self._remove_waiting(progress)
         self.running.push(progress)
         state.phase = Phase.RUNNING
         progress.begin(num_matched)
@@ -75,7 +83,7 @@ class Roster:
         """From running back to waiting: everything held is given back, outputs and rank are kept."""
         state = progress.state
         self.running.remove(progress)
-        self.waiting.push(progress)
+        self._push_waiting(progress)
         state.phase = Phase.WAITING
         state.num_preemptions += 1
         self.num_preemptions += 1
@@ -92,7 +100,10 @@ class Roster:
     ) -> TokenEvent:
         """The last event of a live request. The executor is told to forget it whether it has met it or not."""
         state = progress.state
-        (self.running if state.phase is Phase.RUNNING else self.waiting).remove(progress)
+        if state.phase is Phase.RUNNING:
+            self.running.remove(progress)
+        else:
+            self._remove_waiting(progress)
         state.phase = Phase.FINISHED
         self._give_back(progress)
         del self._live[progress.request_id]
@@ -117,6 +128,15 @@ class Roster:
                 events.append(self.end(progress, "error", now, error=_too_late(progress.state.request, now)))
         return events
 
+    @property
+    def backlog(self) -> Backlog:
+        """What waits, as it was predicted when it came."""
+        num_waiting = len(self.waiting)
+        if not num_waiting:
+            return Backlog()
+        queued = self._queued
+        return Backlog(num_waiting=num_waiting, encode_s=queued.encode_s, prefill_s=queued.prefill_s)
+
     def take_released(self) -> tuple[str, ...]:
         released = tuple(self._released)
         self._released.clear()
@@ -129,6 +149,25 @@ class Roster:
     @property
     def has_released(self) -> bool:
         return bool(self._released)
+
+    def _predicted(self, request: Request) -> tuple[float, float]:
+        """Seconds of encode and prefill of a request that finds nothing cached."""
+        segments = [size for span in request.prompt.spans for size in span.item.geometry.segments]
+        encode_s = self._cost.encode_seconds(sum(segments), sum(size * size for size in segments))
+        length = request.num_prompt_tokens
+        return encode_s, self._cost.step_seconds(0, 0, length, chunk_context(0, length))
+
+    def _push_waiting(self, progress: Progress) -> None:
+        self.waiting.push(progress)
+        self._queued.encode_s += progress.encode_s
+        self._queued.prefill_s += progress.prefill_s
+
+    def _remove_waiting(self, progress: Progress) -> None:
+        self.waiting.remove(progress)
+        self._queued.encode_s -= progress.encode_s
+        self._queued.prefill_s -= progress.prefill_s
+        if not len(self.waiting):
+            self._queued = _Queued()  # no rounding error outlives the queue
 
     def _is_live(self, deadline: tuple[float, int, str]) -> bool:
         """Whether it belongs to a live request, and to this use of the id."""
@@ -145,6 +184,14 @@ class Roster:
     def _give_back(self, progress: Progress) -> None:
         progress.stop(self._visual)
         self._ledger.release(progress.state)
+
+
+@dataclass(slots=True)
+class _Queued:
+    """Predicted seconds of all that waits."""
+
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
 
 
 def _too_late(request: Request, now: float) -> DeadlinePassed:

@@ -16,7 +16,7 @@ from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request
-from tapetum.core.stats import SchedulerStats
+from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.sched.budget import EncodeCredit, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
 from tapetum.sched.limits import AdmissionLimits
@@ -34,7 +34,7 @@ class Scheduler:
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._max_running = max_running(config, ledger.block_size)
-        self._roster = Roster(ledger, visual)
+        self._roster = Roster(ledger, visual, cost)
         self._credit = EncodeCredit()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
@@ -78,6 +78,21 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._roster.running)
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._roster.backlog
+
+    @property
+    def media_keys(self) -> tuple[bytes, ...]:
+        """Of the pictures and clips whose features are on the device."""
+        return self._visual.resident_keys
+
+    def reset_caches(self) -> None:
+        """Drop every cached block and feature that no request holds."""
+        if self._ledger.tree is not None:
+            self._ledger.tree.clear()
+        self._visual.clear()
 
     def schedule(self, now: float) -> BatchPlan:
         """Decide the next step and reserve what it needs."""

@@ -1,0 +1,24 @@
+"""What a request would cost, before anybody runs it: the question to an engine, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A prompt in the terms of the cost model."""
+
+    num_tokens: int
+    segments: tuple[tuple[int, ...], ...]  # patches of each attention segment, of each picture or clip
+    media_keys: tuple[bytes | None, ...]  # of each of them, None where it is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Predicted seconds. Where a picture is on the device already, its encode takes none."""
+
+    encode_s: tuple[float, ...]
+    is_resident: tuple[bool, ...]
+    prefill_s: float  # should nothing of the prompt be cached
+    queue_s: float

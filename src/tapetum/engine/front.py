@@ -1,0 +1,31 @@
+"""Everything before the scheduler: the files of a model, the media workers, the building of prompts.
+
+Owns the workers and the limits of prompts. Needs no weights and no torch: it runs beside an engine in one process, or
+in another one.
+"""
+
+from __future__ import annotations
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.model import ModelFacts
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.prompts import PromptBuilder, PromptLimits
+from tapetum.media.ingest import Ingest
+
+
+class Front:
+    """`prompts` builds requests for the engine that `facts` describe."""
+
+    def __init__(self, files: ModelFiles, config: EngineConfig, facts: ModelFacts) -> None:
+        self.files = files
+        self._ingest = Ingest(files.processor, config.media, max_tokens=facts.max_model_len - 1)
+        limits = PromptLimits(max_model_len=facts.max_model_len, max_media=config.media.limit_per_prompt)
+        self.prompts = PromptBuilder(files, self._ingest, limits)
+
+    def forget_media(self) -> None:
+        """Drop what is kept of media that were loaded before."""
+        self._ingest.clear()
+
+    def close(self) -> None:
+        """End the media workers."""
+        self._ingest.close()

@@ -1,0 +1,116 @@
+"""ProcessLink: the way to an engine in a process of its own. A new start is a new session (session.py)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TypeVar
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.errors import CapacityError, EngineError
+from tapetum.core.model import ModelFacts
+from tapetum.core.request import Request
+from tapetum.core.stats import Backlog, SchedulerStats
+from tapetum.engine.arena import DEFAULT_BYTES
+from tapetum.engine.files import ModelFiles, find_model
+from tapetum.engine.forecast import Forecast, Workload
+from tapetum.engine.link import OnDeath, OnNews
+from tapetum.engine.messages import Abort
+from tapetum.engine.meters import Metric
+from tapetum.engine.session import Session
+
+BUILDER = "tapetum.engine.build:build_engine"
+T = TypeVar("T")
+
+
+class ProcessLink:
+    """`builder` is `module:function`, what the process builds its engine with from `config`."""
+
+    def __init__(
+        self, config: EngineConfig, *, builder: str = BUILDER, arena_bytes: int = DEFAULT_BYTES
+    ) -> None:
+        self._config = config
+        self._builder = builder
+        self._arena_bytes = arena_bytes
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._is_stopped = False
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._config
+
+    def clock(self) -> float:
+        return time.monotonic()  # one clock for all processes of a machine
+
+    def start(self, on_news: OnNews, on_death: OnDeath) -> tuple[ModelFacts, ModelFiles]:
+        files = ModelFiles.load(find_model(self._config.model))
+        with self._lock:
+            if self._is_stopped:
+                raise CapacityError("the engine has been stopped")
+            session = self._session = Session(
+                self._config, self._builder, self._arena_bytes, on_news, on_death
+            )
+        return session.opened(), files
+
+    def stop(self, grace_s: float) -> None:
+        with self._lock:
+            self._is_stopped = True
+        if self._session is not None:
+            self._session.stop(grace_s)
+
+    def prepare(self, request: Request) -> None:
+        self._open.holdings.hold(request)
+
+    def discard(self, request: Request) -> None:
+        self._open.holdings.let_go(request.request_id)
+
+    def add(self, request: Request) -> None:
+        self._open.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self._open.send(Abort(request_id))
+
+    @property
+    def is_healthy(self) -> bool:
+        return self._session is not None and self._session.is_healthy
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._open.backlog
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process, while there is one."""
+        return self._session.pid if self._session is not None else None
+
+    @property
+    def num_held_bytes(self) -> int:
+        """Bytes of patches that requests hold in the arena."""
+        return self._open.arena.num_held_bytes
+
+    def stats(self) -> SchedulerStats:
+        return _known(self._open.ask("stats").stats)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        return _known(self._open.ask("metrics").metrics)
+
+    def media_keys(self) -> tuple[bytes, ...]:
+        return _known(self._open.ask("media_keys").media_keys)
+
+    def forecast(self, workload: Workload) -> Forecast:
+        return _known(self._open.ask("forecast", workload).forecast)
+
+    def reset_caches(self) -> None:
+        self._open.ask("reset_caches")
+
+    @property
+    def _open(self) -> Session:
+        assert self._session is not None, "the link has not been started"
+        return self._session
+
+
+def _known(value: T | None) -> T:
+    if value is None:
+        raise EngineError("the engine has answered another question")
+    return value

@@ -1,0 +1,234 @@
+"""One engine process, from its start to its end, as the front sees it.
+
+Owns the process, the sockets to it, and the arena in which patches cross over. The process ends with its front, however
+that ends, and its end is the death that is told. What a request holds of the arena is freed with its last news.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+
+import zmq
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.errors import CapacityError, EngineDead, TapetumError
+from tapetum.core.model import ModelFacts
+from tapetum.core.request import Request
+from tapetum.core.stats import Backlog
+from tapetum.engine.arena import Arena
+from tapetum.engine.forecast import Workload
+from tapetum.engine.holdings import Holdings
+from tapetum.engine.link import OnDeath, OnNews
+from tapetum.engine.loop import MAX_STEP_S
+from tapetum.engine.messages import (
+    Answer,
+    Ask,
+    Beat,
+    Failed,
+    News,
+    Opening,
+    Ready,
+    Stop,
+    add_message,
+    decode_report,
+    encode,
+)
+from tapetum.engine.output import Delta
+
+_log = logging.getLogger(__name__)
+_MAX_SILENCE_S = 10.0  # without a beat the process hangs
+_ANSWER_S = 30.0
+_END_S = 10.0  # for a process to end once it has been told to, beyond its grace
+
+
+class Session:
+    """One engine process from its start to its end; a new process is a new session."""
+
+    def __init__(
+        self, config: EngineConfig, builder: str, arena_bytes: int, on_news: OnNews, on_death: OnDeath
+    ) -> None:
+        self.arena = Arena(arena_bytes)
+        self.holdings = Holdings(self.arena)
+        self.backlog = Backlog()
+        self._on_news = on_news
+        self._on_death = on_death
+        self._facts: Future[ModelFacts] = Future()
+        self._last_beat_s = time.monotonic()
+        self._loop_age_s = 0.0
+        self._is_stopping = False
+        self._state = threading.Lock()  # guards what is below
+        self._death: EngineDead | None = None
+        self._questions: dict[int, Future[Answer]] = {}
+        self._numbers = count()
+        self._folder = tempfile.mkdtemp(prefix="tapetum-")  # only this user can look into it
+        self._sending = threading.Lock()
+        self._commands = self._bound(zmq.PUSH, "commands")
+        self._reports = self._bound(zmq.PULL, "reports")
+        self._process = self._spawn(config, builder)
+        self._reader = threading.Thread(target=self._read, name="tapetum-reports", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def opened(self) -> ModelFacts:
+        """Wait until the engine is ready; raises what kept it from that."""
+        return self._facts.result()
+
+    @property
+    def is_healthy(self) -> bool:
+        silence_s = time.monotonic() - self._last_beat_s
+        is_alive = self._death is None and self._process.poll() is None
+        return is_alive and silence_s < _MAX_SILENCE_S and self._loop_age_s + silence_s < MAX_STEP_S
+
+    def stop(self, grace_s: float) -> None:
+        self._is_stopping = True
+        if self._facts.done():
+            self.send(Stop(grace_s))
+        else:
+            self._process.kill()  # it loads, nothing is lost
+        try:
+            self._process.wait(grace_s + _END_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("the engine process does not end; killing it")
+            self._process.kill()
+        self._reader.join()
+
+    def add(self, request: Request) -> None:
+        self.send(add_message(request, self.holdings.offsets(request)))
+
+    def send(self, command: object) -> None:
+        message = encode(command)
+        with self._sending:
+            if not self._commands.closed:  # closed: it has died, and its requests with it
+                self._commands.send(message)
+
+    def ask(self, subject: str, workload: Workload | None = None) -> Answer:
+        """Blocks until the engine has answered."""
+        future: Future[Answer] = Future()
+        with self._state:
+            if self._death is not None:
+                raise EngineDead(self._death.message)
+            number = next(self._numbers)
+            self._questions[number] = future
+        self.send(Ask(number=number, subject=subject, workload=workload))
+        try:
+            answer = future.result(_ANSWER_S)
+        except TimeoutError:
+            raise CapacityError(f"the engine does not answer within {_ANSWER_S:g} s; ask again") from None
+        finally:
+            with self._state:
+                self._questions.pop(number, None)
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def _bound(self, kind: int, name: str) -> zmq.Socket[bytes]:
+        bound: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+        bound.set_hwm(0)
+        bound.bind(self._address(name))
+        return bound
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._folder}/{name}"
+
+    def _spawn(self, config: EngineConfig, builder: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tapetum.engine.process"],
+            stdin=subprocess.PIPE,
+            pass_fds=[self.arena.file],
+        )
+        opening = encode(
+            Opening(
+                config=config,
+                builder=builder,
+                commands=self._address("commands"),
+                reports=self._address("reports"),
+                arena_file=self.arena.file,
+                arena_bytes=self.arena.num_bytes,
+                log_level=logging.getLogger().getEffectiveLevel(),
+            )
+        )
+        assert process.stdin is not None, "it was asked for"
+        process.stdin.write(len(opening).to_bytes(8, "little") + opening)
+        process.stdin.flush()
+        return process
+
+    def _read(self) -> None:
+        """The thread that hears the engine, until its process has ended and nothing more comes."""
+        error: TapetumError | None = None
+        while True:
+            if not self._reports.poll(200):
+                if self._process.poll() is None:
+                    continue
+                if not self._reports.poll(0):
+                    break
+            report = decode_report(self._reports.recv())
+            match report:
+                case Ready(facts):
+                    self._beat(0.0, self.backlog)
+                    self._facts.set_result(facts)
+                case News(deltas, backlog):
+                    self._beat(0.0, backlog)
+                    self._hear(deltas)
+                case Beat(loop_age_s, backlog):
+                    self._beat(loop_age_s, backlog)
+                case Answer(number=number):
+                    self._take(number, report)
+                case Failed():
+                    error = report.error
+        self._end(error)
+
+    def _beat(self, loop_age_s: float, backlog: Backlog) -> None:
+        self._last_beat_s, self._loop_age_s, self.backlog = time.monotonic(), loop_age_s, backlog
+
+    def _hear(self, deltas: Mapping[str, Delta]) -> None:
+        for request_id, delta in deltas.items():
+            if delta.finish_reason is not None:
+                self.holdings.let_go(request_id)
+        self._on_news(deltas)
+
+    def _take(self, number: int, answer: Answer) -> None:
+        with self._state:
+            future = self._questions.pop(number, None)
+        if future is not None:
+            future.set_result(answer)
+
+    def _end(self, error: TapetumError | None) -> None:
+        """The process has ended: tell everybody who waits, and clear away what it left."""
+        death = EngineDead(f"the engine process has ended{self._reason(error)}; restart the server")
+        with self._state:
+            self._death = death
+            questions = list(self._questions.values())
+        for future in questions:
+            future.set_exception(EngineDead(death.message))
+        with self._sending:
+            self._commands.close(linger=0)
+        self._reports.close(linger=0)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self.arena.close()
+        shutil.rmtree(Path(self._folder), ignore_errors=True)
+        if not self._facts.done():
+            self._facts.set_exception(error or death)
+        elif not self._is_stopping:
+            _log.error("%s", death.message)
+            self._on_death(death)
+
+    def _reason(self, error: TapetumError | None) -> str:
+        if error is not None:
+            return f": {error.message}"
+        code = self._process.returncode
+        return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
