@@ -17,7 +17,8 @@ import uvicorn
 import uvloop
 
 from tapetum.core.config import EngineConfig, ServerConfig
-from tapetum.core.errors import ConfigError
+from tapetum.core.errors import ConfigError, TapetumError
+from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.app import build_app
 
@@ -28,7 +29,8 @@ _CLOSE_S = 5  # for connections to take their last bytes
 
 def serve(config: EngineConfig, server: ServerConfig) -> None:
     """Serve until a signal; raises what keeps the model from loading."""
-    uvloop.run(_serve(AsyncEngine(config), server))
+    engine = AsyncEngine(ProcessLink(config), restarts=server.engine_restarts)
+    uvloop.run(_serve(engine, server))
 
 
 class _Server(uvicorn.Server):
@@ -52,7 +54,7 @@ async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
     host, port = listener.getsockname()[:2]
     leaving = asyncio.create_task(_signal())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loading = asyncio.create_task(engine.start())
+    loading = asyncio.create_task(_load(engine))
     try:
         await asyncio.wait((leaving, serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
@@ -66,6 +68,15 @@ async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
         await engine.stop(SHUTDOWN_GRACE_S)
         server.should_exit = True
         await serving
+
+
+async def _load(engine: AsyncEngine) -> None:
+    """A model that does not load ends the server; one that fails the golden request is served, but never ready."""
+    await engine.start()
+    try:
+        await engine.prove()
+    except TapetumError as error:
+        _log.error("the golden request has failed, /ready stays 503: %s", error.message)
 
 
 async def _signal() -> None:
