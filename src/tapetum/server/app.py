@@ -17,6 +17,7 @@ from tapetum.server import about
 from tapetum.server.auth import RequireKey
 from tapetum.server.chat import route as chat
 from tapetum.server.errors import ErrorBody, ErrorDetail, error_type, tell
+from tapetum.server.request_id import EchoRequestId
 from tapetum.server.serving import Serving, json_response
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
             Exception: _tell_failure,
         },
     )
-    return RequireKey(app, config.api_keys) if config.api_keys else app
+    return EchoRequestId(RequireKey(app, config.api_keys) if config.api_keys else app)
 
 
 def _tell_error(request: Request, error: Exception) -> Response:

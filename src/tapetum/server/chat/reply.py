@@ -42,6 +42,11 @@ class Reply:
         self._created = int(time.time())
         self._voices = [Voice() for _ in range(asked.num_choices)]
 
+    @property
+    def request_id(self) -> str:
+        """What the client calls the request, else what the engine does."""
+        return self._asked.request_id or self._generation.request_id
+
     async def whole(self) -> ChatAnswer:
         """The answer once it is complete; raises TapetumError where it cannot be. Cancelling it ends the request."""
         try:
@@ -152,7 +157,7 @@ class Reply:
     ) -> ChatAnswer:
         tells_prompt = has_prompt_ids and self._asked.return_token_ids
         return ChatAnswer(
-            id=f"chatcmpl-{self._asked.request_id or self._generation.request_id}",
+            id=f"chatcmpl-{self.request_id}",
             object=kind,
             created=self._created,
             model=self._model,

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tapetum.server import request_id
 from tapetum.server.chat.ask import ask_chat
 from tapetum.server.chat.schema import parse_chat
 from tapetum.server.events import events
@@ -19,7 +20,10 @@ def routes(serving: Serving) -> list[Route]:
         tenant = tenant_of(request.scope, asked.cache_salt)
         reply = await while_connected(request, ask_chat(serving, asked, tenant=tenant))
         if asked.stream:
-            return EventStream(events(reply.chunks()))
-        return json_response(await while_connected(request, reply.whole()))
+            response: Response = EventStream(events(reply.chunks()))
+        else:
+            response = json_response(await while_connected(request, reply.whole()))
+        response.headers[request_id.NAME] = reply.request_id
+        return response
 
     return [Route("/v1/chat/completions", chat, methods=["POST"])]
