@@ -63,6 +63,7 @@ def run_batch(
     try:
         _answer(place, questions, output, concurrency or _rows(place))
     except KeyboardInterrupt:
+        click.echo("\nstopped; the same command goes on from here", err=True)
         call.exit(_INTERRUPTED)
     finally:
         output.close()
@@ -95,7 +96,7 @@ def _answer(place: Place, questions: Input, output: Output, concurrency: int) ->
         return
     left = (question for question in questions if question.custom_id not in output.answered)
     with tqdm(total=len(questions.custom_ids), initial=len(there), unit="req", file=sys.stderr) as bar:
-        num_errors = 0
+        num_errors = len(there) - output.num_answered(there)
 
         def tell(is_answer: bool) -> None:
             nonlocal num_errors
