@@ -18,7 +18,7 @@ from tapetum.core.errors import RequestError
 
 Turn = dict[str, object]
 Kind = Literal["image", "video"]
-_WORD = re.compile(r"""\s*('[^']*'|"[^"]*"|(?:\\.|[^\s\\])+)""")
+_WORD = re.compile(r"""\s*('[^']*'|"[^"]*"|(?:\\.|[^\s\\'"])+)(?=\s|$)""")
 
 
 class Conversation:
