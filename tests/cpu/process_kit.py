@@ -1,0 +1,70 @@
+"""Engines for an engine process of a test: the bundled files and a device that speaks from a script.
+
+The process imports this file by name, as `tests.cpu.process_kit:build`, so each way to behave is a function.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tapetum.core.config import EngineConfig
+from tapetum.core.errors import CheckpointError
+from tapetum.core.plan import BatchPlan, StepResult
+from tapetum.engine.engine import Engine
+from tests.cpu.engine_kit import SpeakingExecutor, facts, files, spoken
+
+ANSWER = "Total: 12.50 €"
+
+
+class Speaker(SpeakingExecutor):
+    """Takes its time for a step and, in answer to a prompt with a picture, says the first byte of its patches."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        super().__init__(lambda request_id: spoken(self._answers.get(request_id, ANSWER)))
+        self._step_s = step_s
+        self._answers: dict[str, str] = {}
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        for request in plan.admitted:
+            for span in request.prompt.spans:
+                self._answers[request.request_id] = f"pixel {span.item.patches[0, 0]}"
+        time.sleep(self._step_s)
+        return super().execute(plan)
+
+
+class Broken(Speaker):
+    """Its loop ends with an exception that no request can be blamed for."""
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        if plan.rows:
+            raise KeyboardInterrupt("the device is lost")
+        return super().execute(plan)
+
+
+def build(config: EngineConfig) -> Engine:
+    return _engine(config, Speaker())
+
+
+def build_slow(config: EngineConfig) -> Engine:
+    return _engine(config, Speaker(0.05))
+
+
+def build_broken(config: EngineConfig) -> Engine:
+    return _engine(config, Broken())
+
+
+def build_nothing(config: EngineConfig) -> Engine:
+    raise CheckpointError("the checkpoint is incomplete; fetch it again")
+
+
+def build_badly(config: EngineConfig) -> Engine:
+    raise ZeroDivisionError("nobody expected this")
+
+
+def build_late(config: EngineConfig) -> Engine:
+    time.sleep(60)
+    return build(config)
+
+
+def _engine(config: EngineConfig, executor: Speaker) -> Engine:
+    return Engine(config, executor=executor, facts=facts(), files=files())
