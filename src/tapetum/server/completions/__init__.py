@@ -1,0 +1,3 @@
+"""`/v1/completions`: prompts that the caller wrote whole."""
+
+from tapetum.server.completions.route import routes as routes

@@ -1,0 +1,69 @@
+"""`POST /v1/completions`: validate, submit every prompt, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tapetum.core.chat import TextInput
+from tapetum.engine.choices import Choices
+from tapetum.engine.generation import Generation
+from tapetum.server.chat.sampling import priority_number
+from tapetum.server.completions.prompts import text_inputs
+from tapetum.server.completions.reply import CompletionReply
+from tapetum.server.completions.schema import CompletionRequest, parse_completion, sampling_of
+from tapetum.server.events import events
+from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.stream import EventStream
+
+
+def routes(serving: Serving) -> list[Route]:
+    async def complete(request: Request) -> Response:
+        asked = parse_completion(await read_body(request))
+        model = serving.model_name(asked.model)
+        engine = serving.engine
+        num_waiting = engine.num_waiting
+        prompts = text_inputs(asked.prompt, engine.facts.max_model_len - 1)
+        tenant = tenant_of(request.scope, asked.cache_salt)
+        sources = await while_connected(request, _submitted(serving, prompts, asked, tenant))
+        reply = CompletionReply(
+            prompts, sources, asked, model=model, tokenizer=engine.tokenizer, num_waiting=num_waiting
+        )
+        if asked.stream:
+            return EventStream(events(reply.chunks()))
+        return json_response(await while_connected(request, reply.whole()))
+
+    return [Route("/v1/completions", complete, methods=["POST"])]
+
+
+async def _submitted(
+    serving: Serving, prompts: Sequence[TextInput], asked: CompletionRequest, tenant: str
+) -> list[Choices]:
+    """All prompts, taken by the engine; when one is refused none of them runs."""
+    sampling = sampling_of(asked)
+    submissions = [
+        asyncio.ensure_future(
+            serving.engine.submit(
+                prompt,
+                sampling,
+                priority=priority_number(asked.priority),
+                timeout_s=asked.timeout_s,
+                tenant=tenant,
+            )
+        )
+        for prompt in prompts
+    ]
+    try:
+        generations = await asyncio.gather(*submissions)
+    except BaseException:
+        for submission in submissions:
+            submission.cancel()
+        for outcome in await asyncio.gather(*submissions, return_exceptions=True):
+            if isinstance(outcome, Generation):
+                outcome.cancel()
+        raise
+    return [serving.engine.choices(generation, asked.num_choices) for generation in generations]

@@ -1,0 +1,82 @@
+"""The completion request as clients send it, and its validation.
+
+Owns the fields that only completions have. A prompt is looked into by prompts.py; ranges of sampling values are
+SamplingParams' business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tapetum.core.request import SamplingParams
+from tapetum.server.chat.sampling import SamplingFields, sampling_params
+from tapetum.server.errors import NotSupported
+from tapetum.server.parse import parsed
+
+DEFAULT_MAX_TOKENS = 16  # as OpenAI's
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    prompt: str | list[object]
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+
+    allowed_token_ids: object = None
+    bad_words: object = None
+    best_of: object = None
+    include_stop_str_in_output: object = None
+    length_penalty: object = None
+    prompt_embeds: object = None
+    prompt_logprobs: object = None
+    skip_special_tokens: object = None
+    suffix: object = None
+    truncate_prompt_tokens: object = None
+    use_beam_search: object = None
+
+
+# Known fields that are not served, with the values that ask for nothing.
+_UNSERVED: dict[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "suffix": ("",),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+_decode = msgspec.json.Decoder(CompletionRequest).decode
+
+
+def parse_completion(body: bytes) -> CompletionRequest:
+    """Validate a request body; raises RequestError and its children."""
+    asked = parsed(_decode, body)
+    for name, neutral in _UNSERVED.items():
+        value = getattr(asked, name)
+        if value is not None and value not in neutral:
+            raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
+    if asked.best_of is not None and asked.best_of != asked.num_choices:
+        raise NotSupported(
+            f"best_of is not n, which is {asked.num_choices}, and choosing among answers is not supported; "
+            "leave it out",
+            param="best_of",
+        )
+    if asked.echo and asked.logprobs is not None:
+        raise NotSupported(
+            "echo with logprobs wants those of the prompt, which are not computed; leave one of them out",
+            param="echo",
+        )
+    return asked
+
+
+def sampling_of(asked: CompletionRequest) -> SamplingParams:
+    return sampling_params(
+        asked,
+        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
+        logprobs=asked.logprobs,
+    )
