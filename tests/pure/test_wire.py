@@ -1,91 +1,15 @@
-"""Requests and streams of the server without an engine: parsing never fails in surprising ways, streams end well."""
+"""Streams of the server without an engine: they say they live, end well, and leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tapetum.core.chat import MediaPart
-from tapetum.core.errors import RequestError, TapetumError
-from tapetum.server.chat.translate import chat_input_of, sampling_of
-from tapetum.server.chat.sampling import priority_number
-from tapetum.server.chat.schema import ChatRequest, parse_chat
+from tapetum.core.errors import Overloaded, TapetumError
+from tapetum.server.events import events
 from tapetum.server.stream import EventStream
-
-FIELDS = (*ChatRequest.__struct_fields__, "zebra")
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from([*FIELDS, "type", "text", "url", "role", "content"]), inner, max_size=4
-        ),
-    ),
-    max_leaves=3,
-)
-PART = st.one_of(
-    st.fixed_dictionaries(
-        {"type": st.sampled_from(["text", "image_url", "image", "video", "audio"])},
-        optional={"text": st.text(max_size=4), "image_url": JSON, "image": JSON, "video": JSON},
-    ),
-    JSON,
-)
-MESSAGE = st.fixed_dictionaries(
-    {"role": st.text(max_size=4), "content": st.one_of(st.text(), st.lists(PART, max_size=3), JSON)}
-)
-
-
-@settings(max_examples=80)  # drawing such bodies is slow
-@given(
-    st.fixed_dictionaries(
-        {"messages": st.one_of(st.lists(MESSAGE, max_size=3), JSON)}, optional={name: JSON for name in FIELDS if name != "messages"}
-    )
-)
-def test_any_json_is_a_request_or_a_request_error(body: dict[str, object]) -> None:
-    try:
-        request = parse_chat(json.dumps(body).encode())
-        chat = chat_input_of(request)
-        sampling_of(request)
-        priority_number(request.priority)
-    except RequestError as error:
-        assert error.message
-        return
-    assert len(chat.messages) == len(body["messages"])
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_a_request_error(body: bytes) -> None:
-    with pytest.raises(RequestError):
-        parse_chat(body)
-
-
-@pytest.mark.parametrize("name", ["zebra", "chat_template_kwargs", "tools"])
-def test_a_body_nested_too_deeply_is_a_request_error(name: str) -> None:
-    deep = '{"a": ' * 50_000 + "1" + "}" * 50_000
-    with pytest.raises(RequestError, match="nested too deeply"):
-        parse_chat(f'{{"messages": [{{"role": "user", "content": "x"}}], "{name}": {deep}}}'.encode())
-
-
-def test_a_request_without_media_options_is_never_trusted() -> None:
-    body = {"messages": [{"role": "user", "content": [{"type": "image", "image": "/etc/passwd"}]}]}
-    (message,) = chat_input_of(parse_chat(json.dumps(body).encode())).messages
-    (part,) = message.content
-    assert isinstance(part, MediaPart)
-    assert (part.source, part.is_trusted, dict(part.options)) == ("/etc/passwd", False, {})
-
-
-@pytest.mark.parametrize(
-    ("name", "number"), [("interactive", -1), ("standard", 0), ("economy", 1), ("background", 2), (7, 7)]
-)
-def test_priority_classes_are_numbers(name: str | int, number: int) -> None:
-    body = {"messages": [{"role": "user", "content": "x"}], "priority": name}
-    assert priority_number(parse_chat(json.dumps(body).encode()).priority) == number
-
 
 Stage = Callable[[dict], Awaitable[None]]
 
@@ -180,6 +104,58 @@ def test_a_connection_that_breaks_closes_the_generator() -> None:
     assert closed == [True]
 
 
+def run_events(*chunks: object) -> tuple[list[bytes], bool]:
+    """The events of chunks that end with an error where the last of them is one; whether the chunks were closed."""
+    closed: list[bool] = []
+
+    async def said() -> AsyncGenerator[object, None]:
+        try:
+            for chunk in chunks:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+        finally:
+            closed.append(True)
+
+    async def read() -> list[bytes]:
+        return [event async for event in events(said())]
+
+    return asyncio.run(read()), closed == [True]
+
+
+def test_chunks_are_events_and_done_is_the_last() -> None:
+    assert run_events({"a": 1}, {"b": "\n"}) == (
+        [b'data: {"a":1}\n\n', b'data: {"b":"\\n"}\n\n', b"data: [DONE]\n\n"],
+        True,
+    )
+
+
+def test_an_error_within_a_stream_is_an_event() -> None:
+    told, is_closed = run_events({"a": 1}, Overloaded("the queue is full"))
+    assert is_closed
+    assert told[1].startswith(b'data: {"error":{"message":"the queue is full"')
+    assert told[2:] == [b"data: [DONE]\n\n"]
+    told, _ = run_events({"a": 1}, ValueError("secret"))
+    assert b"secret" not in told[1]
+    assert b'"code":"engine_error"' in told[1]
+
+
+async def test_events_that_are_closed_close_their_chunks() -> None:
+    closed: list[bool] = []
+
+    async def said() -> AsyncGenerator[object, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append(True)
+
+    told = events(said())
+    assert await anext(told) == b"data: 1\n\n"
+    await told.aclose()
+    assert closed == [True]
+
+
 def test_errors_have_one_tree() -> None:
     from tapetum.server import errors
 
@@ -187,4 +163,5 @@ def test_errors_have_one_tree() -> None:
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TapetumError)
     ]
     codes = [kind.code for kind in kinds if kind.__module__ == errors.__name__]
-    assert sorted(codes) == ["body_too_large", "invalid_api_key", "model_not_found", "unsupported_parameter"]
+    assert {"body_too_large", "invalid_api_key", "model_not_found", "unsupported_parameter"} <= set(codes)
+    assert len(set(codes)) == len(codes)  # a program can tell them apart

@@ -28,10 +28,20 @@ _NOTHING = AnswerMessage()
 
 
 class Reply:
-    """Reads the choices of one request to their end and writes them down. `num_waiting`: others before it."""
+    """Reads the choices of one request to their end and writes them down.
+
+    `voices`: one for each choice. `num_waiting`: others that were before it.
+    """
 
     def __init__(
-        self, choices: Choices, asked: ChatRequest, *, model: str, tokenizer: Tokenizer, num_waiting: int = 0
+        self,
+        choices: Choices,
+        voices: Sequence[Voice],
+        asked: ChatRequest,
+        *,
+        model: str,
+        tokenizer: Tokenizer,
+        num_waiting: int = 0,
     ) -> None:
         self._choices = choices
         self._generation = choices.generation
@@ -40,7 +50,7 @@ class Reply:
         self._tokenizer = tokenizer
         self._num_waiting = num_waiting
         self._created = int(time.time())
-        self._voices = [Voice() for _ in range(asked.num_choices)]
+        self._voices = voices
 
     @property
     def request_id(self) -> str:

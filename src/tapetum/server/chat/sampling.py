@@ -20,7 +20,8 @@ _PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
 
 
 class StreamOptions(Struct, frozen=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # not served: usage comes once, at the end
 
 
 class SamplingFields(FormatFields, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
 
     @property
     def has_usage_chunk(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def sampling_params(

@@ -73,6 +73,9 @@ def parse_chat(body: bytes) -> ChatRequest:
 def check_chat(request: ChatRequest) -> None:
     """What the types of the fields do not say; raises InvalidParameter and its children."""
     refuse_unserved(request)
+    if request.stream_options and request.stream_options.continuous_usage_stats:
+        name = "stream_options.continuous_usage_stats"
+        raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
     for index, message in enumerate(request.messages):
         _check_message(message, f"messages[{index}]")
     if request.continue_final_message and request.add_generation_prompt:
