@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from tapetum.core.request import FinishReason
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta
 
@@ -29,6 +30,11 @@ class Choices:
         self._count = count
         self._fork = fork
         self._all = [generation]
+
+    @property
+    def finish_reasons(self) -> tuple[FinishReason | None, ...]:
+        """Of each answer that has begun, None where it has not been read to its end."""
+        return tuple(generation.finish_reason for generation in self._all)
 
     def cancel(self) -> None:
         """Ask the engine to end all of them. No effect on those that have ended."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tapetum.core.checks import MAX_SEED
-from tapetum.core.request import Prompt, Request, RequestStats
+from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
 from tapetum.engine.output import (
     Decoder,
     Delta,
@@ -46,6 +46,7 @@ class Generation:
         self._stats: RequestStats | None = None
         self._num_tokens = 0
         self._is_over = False
+        self.finish_reason: FinishReason | None = None  # once the last delta has been read
 
     @property
     def media(self) -> tuple[MediaReport, ...]:
@@ -71,6 +72,7 @@ class Generation:
         delta = await self._read()
         self._num_tokens += len(delta.tokens)
         self._stats = delta.stats or self._stats
+        self.finish_reason = delta.finish_reason
         self._is_over = delta.finish_reason is not None
         if delta.error is not None:
             raise delta.error
