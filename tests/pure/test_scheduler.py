@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tapetum.core.config import CacheConfig, EngineConfig
-from tapetum.core.cost import CostModel
+from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import (
     DeadlinePassed,
     EngineError,
@@ -563,3 +563,35 @@ def test_other_weights_never_find_the_blocks_of_these(other: dict[str, object]) 
         (event,) = scheduler.commit(plan, result, 1.0)
         found.append(event.stats.num_cached_tokens)
     assert found == [0, 12, 0]
+
+
+def test_the_backlog_is_the_predicted_time_of_what_waits() -> None:
+    stage = Stage(max_num_seqs=1)
+    item = make_item("a", 9)
+    stage.add(*(make_request(name, [1, item, 2], max_tokens=2) for name in "abc"))
+    backlog = stage.scheduler.backlog
+    assert backlog.num_waiting == 3
+    assert backlog.encode_s == pytest.approx(3 * stage.cost.encode_seconds(36, 36 * 36))
+    assert backlog.prefill_s == pytest.approx(3 * stage.cost.step_seconds(0, 0, 11, chunk_context(0, 11)))
+    stage.step()
+    assert stage.scheduler.backlog.num_waiting == 2
+    assert stage.scheduler.backlog.seconds == pytest.approx(backlog.seconds * 2 / 3)
+    stage.drain()
+    assert stage.scheduler.backlog.seconds == 0
+
+
+def test_reset_caches_leaves_only_what_requests_hold() -> None:
+    stage = Stage()
+    stage.add(make_request("done", [*range(8), make_item("a", 4)], max_tokens=1))
+    stage.drain()
+    stage.add(make_request("live", [*range(20, 28), make_item("b", 4)], max_tokens=50))
+    stage.step()
+    assert set(stage.scheduler.media_keys) == {make_item("a", 1).key, make_item("b", 1).key}
+    assert stage.scheduler.stats().num_cached_blocks > 0
+    stage.scheduler.reset_caches()
+    stats = stage.scheduler.stats()
+    assert (stats.num_cached_blocks, stats.num_running) == (0, 1)
+    stage.step()
+    assert make_item("a", 1).key not in stage.executor.feature_keys
+    stage.drain()
+    assert stage.tokens["live"] == [hashed_token("live", 12 + i) for i in range(50)]

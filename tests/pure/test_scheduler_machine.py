@@ -165,6 +165,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.feature_bytes <= self.stage.scheduler._visual.capacity_bytes
         assert sum(stats.finished.values()) == len(self.stage.ends) + told
 
+    @precondition(lambda self: self.in_flight is None)
+    @rule()
+    def reset_caches(self) -> None:
+        self.stage.scheduler.reset_caches()
+        assert self.stage.scheduler.stats().num_cached_blocks == 0
+
+    @invariant()
+    def the_backlog_is_what_waits(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        waiting = list(self.stage.scheduler._roster.waiting)
+        backlog = self.stage.scheduler.backlog
+        assert backlog.num_waiting == len(waiting)
+        assert abs(backlog.seconds - sum(entry.encode_s + entry.prefill_s for entry in waiting)) < 1e-9
+        assert waiting or backlog.seconds == 0
+
     @invariant()
     def answers_are_right_so_far(self) -> None:
         for name, request in getattr(self, "requests", {}).items():
