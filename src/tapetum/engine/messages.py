@@ -91,7 +91,7 @@ class Opening(Struct, frozen=True, kw_only=True):
     reports: str
     arena_file: int
     arena_bytes: int
-    log_level: int
+    log_level: str
 
 
 class Ready(Struct, frozen=True, tag=True):

@@ -22,6 +22,7 @@ import zmq
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineDead, EngineError, TapetumError
+from tapetum.core.logs import set_up_logging
 from tapetum.core.media import MediaItem
 from tapetum.engine.arena import ArenaReader
 from tapetum.engine.engine import Engine
@@ -47,7 +48,7 @@ from tapetum.engine.messages import (
 )
 from tapetum.engine.output import Delta
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tapetum.engine.process")  # not __main__
 BEAT_S = 1.0
 _LENGTH_BYTES = 8  # of the opening, before it
 
@@ -59,7 +60,7 @@ def main() -> None:
     length = int.from_bytes(source.read(_LENGTH_BYTES), "little")
     opening = decode_opening(source.read(length))
     threading.Thread(target=_end_with, args=(source.fileno(),), daemon=True).start()
-    logging.basicConfig(level=opening.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(opening.log_level)
     reports = _Reports(opening.reports)
     try:
         engine = _builder(opening.builder)(opening.config)

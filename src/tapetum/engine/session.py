@@ -158,7 +158,7 @@ class Session:
                 reports=self._address("reports"),
                 arena_file=self.arena.file,
                 arena_bytes=self.arena.num_bytes,
-                log_level=logging.getLogger().getEffectiveLevel(),
+                log_level=logging.getLevelName(logging.getLogger("tapetum").getEffectiveLevel()),
             )
         )
         assert process.stdin is not None, "it was asked for"
