@@ -1,10 +1,12 @@
 """A streamed answer from a running server: `tapetum serve`, then python examples/client.py PICTURE QUESTION.
 
-Uses OpenAI's own client (pip install openai); any other client of that API works the same way.
+Uses OpenAI's own client (pip install openai); any other client of that API works the same way. A server elsewhere is
+named by OPENAI_BASE_URL.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from base64 import b64encode
 from mimetypes import guess_type
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from openai import OpenAI
 
-URL = "http://127.0.0.1:8000/v1"
+URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
 
 
 def main(picture: Path, question: str) -> None:

@@ -1,0 +1,151 @@
+"""Official clients, the examples and the commands of docs/api.md with the bundled model, served as users do."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tapetum.assets import SAMPLES_DIR
+from tests.cpu.served_kit import ENVIRONMENT, Served
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = next(each for each in json.loads((SAMPLES_DIR / "samples.json").read_text()) if each["correct"])
+ENCODED = b64encode((SAMPLES_DIR / SAMPLE["image"]).read_bytes()).decode()
+LOOK = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED}"}},
+            {"type": "text", "text": SAMPLE["question"]},
+        ],
+    }
+]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    server = Served("--enable-debug-endpoints", "--allowed-local-media-path", str(SAMPLES_DIR))
+    yield server
+    assert server.end(signal.SIGTERM) == 0
+    assert "Traceback" not in "".join(server.log)
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_all_ways_to_ask_give_the_same_answer(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="default", messages=LOOK, temperature=0)
+    assert whole.choices[0].message.content == SAMPLE["expected"]
+    with client.chat.completions.stream(model="default", messages=LOOK, temperature=0) as stream:
+        assert stream.get_final_completion().choices[0].message.content == SAMPLE["expected"]
+    content = [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{ENCODED}"},
+        {"type": "input_text", "text": SAMPLE["question"]},
+    ]
+    answer = client.responses.create(
+        model="default", input=[{"role": "user", "content": content}], temperature=0
+    )
+    assert answer.output_text == SAMPLE["expected"]
+
+
+class Receipt(BaseModel):
+    store: str
+    items: list[int]
+    is_paid: bool
+
+
+def test_a_schema_holds_a_model_that_was_never_taught_json(client: openai.OpenAI) -> None:
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model="default", messages=LOOK, response_format=Receipt, temperature=1, seed=seed, max_tokens=400
+        )
+        choice = answer.choices[0]
+        assert choice.finish_reason == "length" or isinstance(choice.message.parsed, Receipt)
+
+
+def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"place": {"enum": ["Bern", "Basel"]}},
+        "required": ["place"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
+    answer = client.chat.completions.create(
+        model="default", messages=LOOK, tools=[tool], tool_choice="required", temperature=0, max_tokens=200
+    )
+    assert answer.choices[0].finish_reason in ("tool_calls", "stop")
+    for call in answer.choices[0].message.tool_calls:
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments)["place"] in ("Bern", "Basel")
+
+
+def documented() -> list[tuple[str, object]]:
+    """Each command with curl of docs/api.md, and the JSON that the page shows as its answer, if it does."""
+    blocks = BLOCK.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    pairs = zip(blocks, [*blocks[1:], ("", "")], strict=True)
+    return [
+        (text, json.loads(shown) if kind == "json" else None)
+        for (language, text), (kind, shown) in pairs
+        if language == "sh" and "curl" in text and "tapetum serve" not in text
+    ]
+
+
+@pytest.mark.parametrize(("command", "shown"), documented(), ids=lambda value: None)
+def test_a_command_of_the_page_gives_what_the_page_shows(served: Served, command: str, shown: object) -> None:
+    there = command.replace("http://127.0.0.1:8000", served.url).replace("ws://127.0.0.1:8000", served.url)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", there], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if shown is not None:
+        assert shape(answers[-1]) == shape(shown)
+    else:
+        assert "error" not in {key for answer in answers for key in answer}
+        assert '"error":' not in done.stdout
+
+
+def shape(value: object) -> object:
+    """What a JSON value consists of, whatever it says."""
+    if isinstance(value, dict):
+        return {key: shape(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [shape(entry) for entry in value[:1]]
+    return (
+        "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+    )
+
+
+def test_the_page_has_commands() -> None:
+    assert len(documented()) >= 4
+
+
+@pytest.mark.parametrize("name", ["client.py", "tools.py"])
+def test_the_examples_for_clients_run(served: Served, name: str) -> None:
+    words = [str(SAMPLES_DIR / SAMPLE["image"]), SAMPLE["question"]]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *words],
+        env={**ENVIRONMENT, "OPENAI_BASE_URL": f"{served.url}/v1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(SAMPLE["expected"]) or name == "tools.py"
+    assert done.stdout.strip()
