@@ -165,7 +165,7 @@ def test_several_answers_and_their_logprobs(client: openai.OpenAI) -> None:
 
 def test_a_tool_is_called_and_its_result_read(server: TestServer, client: openai.OpenAI) -> None:
     server.script.answer = f"Let me see.\n{CALL}"
-    answer = client.chat.completions.create(model="default", messages=ASK, tools=[WEATHER])
+    answer = client.chat.completions.create(model="default", messages=ASK, tools=[WEATHER], max_tokens=200)
     message = answer.choices[0].message
     assert answer.choices[0].finish_reason == "tool_calls"
     assert message.tool_calls is not None
@@ -190,7 +190,9 @@ def test_a_tool_is_called_and_its_result_read(server: TestServer, client: openai
 
 def test_tool_calls_are_streamed(server: TestServer, client: openai.OpenAI) -> None:
     server.script.answer = f"{CALL}\n{CALL.replace('Zürich', 'Bern')}"
-    with client.chat.completions.stream(model="default", messages=ASK, tools=[WEATHER]) as stream:
+    with client.chat.completions.stream(
+        model="default", messages=ASK, tools=[WEATHER], max_tokens=400
+    ) as stream:
         events = list(stream)
         final = stream.get_final_completion()
     assert final.choices[0].finish_reason == "tool_calls"
