@@ -44,9 +44,8 @@ def shared() -> Iterator[TestServer]:
 @pytest.fixture
 def server(shared: TestServer) -> Iterator[TestServer]:
     """The server, which must be at rest and serving after every test."""
-    shared.script.fail_at = None
     yield shared
-    shared.script.fail_at = None
+    shared.script.fail_at, shared.script.step_s = None, 0.0
     assert eventually(lambda: shared.is_at_rest)
     assert shared.chat().json()["choices"][0]["message"]["content"] == "Hello there"
 
@@ -224,17 +223,17 @@ def test_the_official_client_raises_its_own_errors(server: TestServer) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
         ask = client.chat.completions.create
         with pytest.raises(openai.BadRequestError) as raised:
-            ask(model="default", messages=[{"role": "user", "content": "x"}], n=3)
-        assert (raised.value.param, raised.value.code) == ("n", "unsupported_parameter")
+            ask(model="default", messages=[{"role": "user", "content": "x"}], n=0)
+        assert (raised.value.param, raised.value.code) == ("n", "invalid_parameter")
         with pytest.raises(openai.NotFoundError):
             ask(model="gpt-9", messages=[{"role": "user", "content": "x"}])
-        server.script.fail_at = 1
+        server.script.fail_at, server.script.step_s = 1, 0.05
         with pytest.raises(openai.APIError, match="script fails"):
             list(ask(model="default", messages=[{"role": "user", "content": "x"}], stream=True))
 
 
 def test_a_failure_before_the_answer_is_an_error_and_within_it_an_event(server: TestServer) -> None:
-    server.script.fail_at = 1
+    server.script.fail_at, server.script.step_s = 1, 0.05
     whole = server.chat()
     assert whole.status_code == 500
     check_error(whole.json(), param=None, code="engine_error", kind="server_error")
