@@ -1,7 +1,6 @@
 """Log-probabilities in the form that came before chat: four lists side by side.
 
-Owns where in the text each token begins. A token whose bytes are no whole characters is written as `bytes:\\x..`, as
-OpenAI does, so no two tokens share a name.
+Owns where in the text each token begins.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from tapetum.core.plan import SampledToken
 from tapetum.server.completions.wire import Logprobs
+from tapetum.server.token_names import token_name
 from tapetum.text.stream import TextStream
 from tapetum.text.tokenizer import Tokenizer
 
@@ -44,8 +44,4 @@ class TokenLog:
         return {self._name(token.token_id): own} | others
 
     def _name(self, token_id: int) -> str:
-        raw = self._tokenizer.token_bytes(token_id)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+        return token_name(self._tokenizer, token_id)

@@ -1,0 +1,137 @@
+"""`/tokenize` and `/detokenize`: text and chats as the tokens the model reads, and back.
+
+A prompt is tokenised as /v1/completions does: special tokens in it count, none is added. The places of pictures in a
+chat are as long as their headers say; nothing is decoded. All of it runs beside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tapetum.core.chat import MediaPart
+from tapetum.core.errors import InvalidParameter
+from tapetum.engine.prompts import Draft
+from tapetum.server.chat.schema import ChatRequest, parse_chat
+from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.parse import parsed
+from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.token_names import token_name
+from tapetum.text.template import MAX_PROMPT_CHARS
+from tapetum.text.tokenizer import Tokenizer
+
+MAX_TOKENS = 4 * 1024**2  # to be written as text at once
+
+
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """A text, or a chat request. `add_special_tokens` is known from vLLM; no tokenizer adds any here."""
+
+    model: str | None = None
+    prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | None = None
+    messages: Raw = Raw(b"null")
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    @property
+    def is_chat(self) -> bool:
+        return bytes(self.messages) != b"null"
+
+
+class TokenizeAnswer(Struct, frozen=True, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None
+
+
+class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+    tokens: Annotated[list[int], Meta(max_length=MAX_TOKENS)]
+    model: str | None = None
+
+
+class DetokenizeAnswer(Struct, frozen=True):
+    prompt: str
+
+
+_decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
+_decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
+
+
+def routes(serving: Serving) -> list[Route]:
+    engine = serving.engine
+
+    async def tokenize(request: Request) -> Response:
+        body = await read_body(request)
+        asked = parsed(_decode_tokenize, body)
+        serving.model_name(asked.model)
+        if asked.is_chat == (asked.prompt is not None):
+            raise InvalidParameter(
+                "the body has to hold either prompt or messages; send one of them", param="prompt"
+            )
+        if asked.prompt is not None:
+            token_ids = await asyncio.to_thread(engine.tokenizer.encode, asked.prompt)
+        else:
+            chat = parse_chat(body)
+            tenant = tenant_of(request.scope, chat.cache_salt)
+            token_ids = await while_connected(request, _chat_tokens(serving, chat, tenant))
+        return await asyncio.to_thread(answer, token_ids, bool(asked.return_token_strs))
+
+    def answer(token_ids: tuple[int, ...], has_names: bool) -> Response:
+        names = [token_name(engine.tokenizer, token_id) for token_id in token_ids] if has_names else None
+        return json_response(
+            TokenizeAnswer(
+                count=len(token_ids),
+                max_model_len=engine.facts.max_model_len,
+                tokens=token_ids,
+                token_strs=names,
+            )
+        )
+
+    async def detokenize(request: Request) -> Response:
+        asked = parsed(_decode_detokenize, await read_body(request))
+        serving.model_name(asked.model)
+        return json_response(await asyncio.to_thread(_written, engine.tokenizer, asked.tokens))
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+async def _chat_tokens(serving: Serving, chat: ChatRequest, tenant: str) -> tuple[int, ...]:
+    """The tokens of a chat, each picture as so many placeholders as it takes."""
+    engine = serving.engine
+    prompt, sampling = chat_input_of(chat), sampling_of(chat)
+    draft = await engine.draft(prompt, sampling)
+    lengths: list[int] = []
+    if draft.media:
+        estimate = await engine.estimate(prompt, sampling, tenant=tenant)
+        lengths = [media.visual_tokens for media in estimate.media]
+    return tuple(_laid_out(draft, lengths, serving))
+
+
+def _laid_out(draft: Draft, lengths: Sequence[int], serving: Serving) -> Iterator[int]:
+    placeholders = serving.engine.files.processor.media_tokens
+    rest = iter(lengths)
+    for segment in draft.segments:
+        if isinstance(segment, MediaPart):
+            yield from (placeholders[segment.kind],) * next(rest)
+        else:
+            yield from segment
+
+
+def _written(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DetokenizeAnswer:
+    for token_id in token_ids:
+        if not 0 <= token_id < tokenizer.vocab_size:
+            raise InvalidParameter(
+                f"tokens holds {token_id}, tokens are integers from 0 to {tokenizer.vocab_size - 1}",
+                param="tokens",
+            )
+    return DetokenizeAnswer(tokenizer.decode(token_ids, skip_special=False))
