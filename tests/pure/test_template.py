@@ -212,7 +212,7 @@ def test_client_arguments_cannot_replace_the_messages() -> None:
     nested: list[object] = []
     for _ in range(5000):
         nested = [nested]
-    with pytest.raises(TemplateError, match="recursion"):
+    with pytest.raises(InvalidParameter, match="nested more than 64 deep"):
         BUNDLED.render(chat("hi", thing=nested))
 
 

@@ -6,8 +6,9 @@ in user text, neither whole nor in pieces that the template joins, trims or cuts
 first half of a special token itself, as in `<|` + role + `|>`; then user strings begin with a code that keeps the
 halves apart. Safety needs no secret: text that guesses the digits reads as the character they stand for.
 
-One exception keeps templates working: where user text says a word that the template itself compares with, such
-as `</think>`, it stays readable, provided that no special token can begin with it.
+Two exceptions keep templates working. Where user text says a word that the template itself compares with, such
+as `</think>`, it stays readable, provided that no special token can begin with it. And a text that is one word, such
+as `string` in the schema of a tool or the id of a call, gets no code before it where no special token goes on so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from jinja2 import nodes
 
 from tapetum.core.errors import TemplateError
+
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Guard:
@@ -32,18 +35,37 @@ class Guard:
         exception = f"(?!{'|'.join(readable)})" if readable else ""
         chars = "".join(map(re.escape, self._first_chars))
         self._pattern = re.compile(f"{exception}[{chars}]" if chars else "(?!)")
+        self._continuations = frozenset(token[start:] for token in tokens for start in range(1, len(token)))
 
     def disguise(self) -> Disguise:
         nonce = f"{secrets.randbelow(10**12):012d}"
         codes = {char: f"{nonce}{index:03d}" for index, char in enumerate(self._first_chars, start=1)}
-        return Disguise(self._pattern, codes, start=f"{nonce}000" if self._leaves_open else "")
+        return Disguise(
+            self._pattern,
+            codes,
+            start=f"{nonce}000" if self._leaves_open else "",
+            mark=f"{nonce}999",
+            continuations=self._continuations,
+        )
 
 
 class Disguise:
-    def __init__(self, pattern: re.Pattern[str], codes: Mapping[str, str], *, start: str) -> None:
+    """`mark` is a text that nobody but the engine writes."""
+
+    def __init__(
+        self,
+        pattern: re.Pattern[str],
+        codes: Mapping[str, str],
+        *,
+        start: str,
+        mark: str,
+        continuations: frozenset[str],
+    ) -> None:
         self._pattern = pattern
         self._codes = codes
         self._start = start
+        self._continuations = continuations
+        self.mark = mark
 
     def hide(self, value: object) -> object:
         """The same plain data with every string in it hidden."""
@@ -59,10 +81,16 @@ class Disguise:
 
     def hide_text(self, text: str) -> str:
         hidden = self._pattern.sub(lambda match: self._codes[match[0]], text)
-        words = (
-            hidden.lstrip() if self._start else ""
-        )  # templates may trim: the code stands behind white space
+        if not self._start or (hidden == text and self._is_harmless(text)):
+            return hidden
+        words = hidden.lstrip()  # templates may trim: the code stands behind white space
         return hidden[: len(hidden) - len(words)] + self._start + words if words else hidden
+
+    def _is_harmless(self, text: str) -> bool:
+        """Whether `text` is a word with which no special token goes on, wherever it was begun."""
+        return bool(_WORD.fullmatch(text)) and not any(
+            rest.startswith(text) or text.startswith(rest) for rest in self._continuations
+        )
 
     def reveal(self, text: str) -> str:
         """What `hide` was given, from any piece of rendered text."""

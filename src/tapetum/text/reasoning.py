@@ -11,6 +11,9 @@ from typing import Literal
 
 from tapetum.text.stream import overlap
 
+# Whether an answer thinks before it speaks: never, where it opens `<think>`, or from its first character.
+Thinking = Literal["never", "perhaps", "open"]
+
 _OPEN = "<think>"
 _CLOSE = "</think>"
 
@@ -26,6 +29,13 @@ class Thought:
 def opens_reasoning(prompt_tail: str) -> bool:
     """Whether the answer begins inside the reasoning: the prompt, whose end this is, has opened it."""
     return prompt_tail.rstrip().endswith(_OPEN)
+
+
+def thinking_after(text: str, *, is_answer: bool = False) -> Thinking:
+    """How a model that may think goes on after a prompt, or after the beginning of its own answer."""
+    if opens_reasoning(text) or (is_answer and text.rfind(_OPEN) > text.rfind(_CLOSE)):
+        return "open"
+    return "never" if text.rstrip().endswith(_CLOSE) or (is_answer and text.strip()) else "perhaps"
 
 
 class ReasoningStream:

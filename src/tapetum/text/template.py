@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -18,13 +18,17 @@ from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TemplateError
 from tapetum.core.files import read_json, read_text
 from tapetum.core.media import MediaKind
+from tapetum.text.abilities import abilities_of
 from tapetum.text.guard import Disguise, Guard
 from tapetum.text.jinja import build_environment
+from tapetum.text.reasoning import Thinking, thinking_after
+from tapetum.text.template_data import append_text, message_data
 from tapetum.text.tokenizer import Tokenizer, special_names
+from tapetum.text.tool_prompt import with_calls_told, with_tools_told
+from tapetum.text.tools import check_depth, read_tools
 
 MAX_PROMPT_CHARS = 16 * 1024**2
 MAX_RENDER_S = 10.0
-_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"))
 _RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
 
 
@@ -39,7 +43,10 @@ Segment = tuple[int, ...] | MediaSlot
 
 
 class ChatTemplate:
-    """The template of one checkpoint; renders on any thread. `names` are its variables, such as eos_token."""
+    """The template of one checkpoint; renders on any thread. `names` are its variables, such as eos_token.
+
+    `abilities`: what the template does by itself. Tools that it knows nothing of are told of in words.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class ChatTemplate:
             raise CheckpointError(
                 f"the chat template does not compile: {error}; correct chat_template.jinja"
             ) from error
+        self.abilities = abilities_of(tree)
         self._guard = Guard(tree, tokenizer.special_tokens)
         self._tokenizer = tokenizer
         self._names = dict(names)
@@ -87,27 +95,33 @@ class ChatTemplate:
                     param="chat_template_kwargs",
                 )
         disguise = self._guard.disguise()
-        segments = _segments(self._tokenizer, self._run(chat, disguise), disguise.reveal, max_tokens)
+        text = self._run(chat, disguise)
+        segments = _segments(self._tokenizer, text, disguise.reveal, max_tokens)
         _check_slots(segments, chat.messages)
         return segments
 
+    def thinking(self, chat: ChatInput) -> Thinking:
+        """How the answer to `chat` begins: whether with reasoning, which the prompt may have opened already."""
+        if not self.abilities.has_reasoning:
+            return "never"
+        if chat.continue_final_message:
+            texts = [part for part in chat.messages[-1].content if isinstance(part, str)]
+            return thinking_after(texts[-1] if texts else "", is_answer=True)
+        probe = replace(chat, messages=(Message(role="user", content=("x",)),), tools=())
+        disguise = self._guard.disguise()
+        try:
+            return thinking_after(disguise.reveal(self._run(probe, disguise)))
+        except TemplateError:  # this template wants other turns than the probe's
+            return "perhaps"
+
     def _run(self, chat: ChatInput, disguise: Disguise) -> str:
         """The rendered text, still hidden. Stops when the template writes too much or for too long."""
-        deadline_s = self._clock() + MAX_RENDER_S
-        pieces: list[str] = []
-        num_chars = 0
+        variables = self._variables(chat, disguise)
+        final = (
+            _leave_open(chat.messages[-1], variables, disguise.mark) if chat.continue_final_message else None
+        )
         try:
-            for piece in self._template.generate(self._variables(chat, disguise)):
-                pieces.append(piece)
-                num_chars += len(piece)
-                if num_chars > MAX_PROMPT_CHARS:
-                    raise TemplateError(
-                        f"the chat renders to more than {MAX_PROMPT_CHARS} characters; shorten the messages"
-                    )
-                if self._clock() > deadline_s:
-                    raise TemplateError(
-                        f"the chat template ran longer than {MAX_RENDER_S:g} s; shorten the messages"
-                    )
+            text = self._generate(variables)
         except TemplateError:
             raise
         except Exception as error:  # a template is code: whatever it does wrong is a fault of these messages
@@ -115,15 +129,42 @@ class ChatTemplate:
             raise TemplateError(
                 f"the chat template refuses these messages: {reason}", param="messages"
             ) from error
+        return text if final is None else _cut_open(text, final, disguise.mark)
+
+    def _generate(self, variables: Mapping[str, object]) -> str:
+        deadline_s = self._clock() + MAX_RENDER_S
+        pieces: list[str] = []
+        num_chars = 0
+        for piece in self._template.generate(variables):
+            pieces.append(piece)
+            num_chars += len(piece)
+            if num_chars > MAX_PROMPT_CHARS:
+                raise TemplateError(
+                    f"the chat renders to more than {MAX_PROMPT_CHARS} characters; shorten the messages"
+                )
+            if self._clock() > deadline_s:
+                raise TemplateError(
+                    f"the chat template ran longer than {MAX_RENDER_S:g} s; shorten the messages"
+                )
         return "".join(pieces)
 
     def _variables(self, chat: ChatInput, disguise: Disguise) -> dict[str, object]:
+        check_depth(chat.template_kwargs, "chat_template_kwargs")
+        tools = [tool.as_data() for tool in read_tools(chat.tools)]
+        messages = chat.messages
+        if not self.abilities.has_tool_calls:
+            messages = with_calls_told(messages)
+        if not self.abilities.has_tools:
+            messages = with_tools_told(messages, tools)
         return {
             **self._names,
             **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
-            "messages": [_as_data(message, disguise) for message in chat.messages],
-            "add_generation_prompt": chat.add_generation_prompt,
-            "tools": None,
+            "messages": [
+                message_data(message, disguise, f"messages[{index}]")
+                for index, message in enumerate(messages)
+            ],
+            "add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message,
+            "tools": disguise.hide(tools) if tools else None,
             "documents": None,
         }
 
@@ -153,21 +194,34 @@ def _segments(
     return segments
 
 
-def _as_data(message: Message, disguise: Disguise) -> dict[str, object]:
-    """What the template sees: a lone string as a string, else a list of parts without pixels."""
-    parts = [
-        {"type": part.kind}
-        if isinstance(part, MediaPart)
-        else {"type": "text", "text": disguise.hide_text(part)}
-        for part in message.content
-    ]
-    content: object = parts
-    if not parts:
-        content = ""
-    elif len(parts) == 1 and "text" in parts[0]:
-        content = parts[0]["text"]
-    role = message.role if message.role in _ROLES else disguise.hide_text(message.role)
-    return {"role": role, "content": content}
+def _leave_open(message: Message, variables: Mapping[str, object], mark: str) -> str:
+    """Mark where the last turn's text ends; returns that text, hidden."""
+    turns = variables["messages"]
+    final = None
+    if message.role == "assistant" and not message.tool_calls and isinstance(turns, list):
+        # The space shows whether the template trims.
+        final = append_text(turns[-1], f"{mark} ")
+    if final is None:
+        raise TemplateError(
+            f"continue_final_message is set, and the last message is of role {message.role!r:.40} "
+            f"{'with tool calls' if message.tool_calls else 'and not text of the assistant'}; "
+            "end the messages with the text to continue, or leave continue_final_message out",
+            param="continue_final_message",
+        )
+    return final
+
+
+def _cut_open(text: str, final: str, mark: str) -> str:
+    """The prompt up to the end of the last turn's text (as transformers' continue_final_message)."""
+    end = text.rfind(mark)
+    if end < 0 or final.strip() not in text:
+        raise TemplateError(
+            "continue_final_message is set, and the chat template does not write the last message as it is; "
+            "leave continue_final_message out",
+            param="continue_final_message",
+        )
+    is_trimmed = not text.startswith(f"{mark} ", end)
+    return text[:end].rstrip() if is_trimmed else text[:end]
 
 
 def _check_slots(segments: list[Segment], messages: Iterable[Message]) -> None:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Literal
 
 from tapetum.core.request import Grammar
+from tapetum.text.reasoning import Thinking
 from tapetum.text.tool_calls import FORMS
 from tapetum.text.tools import Tool, ToolChoice, ToolStyle
-
-# Whether an answer thinks before it speaks: never, where it opens `<think>`, or from its first character.
-Thinking = Literal["never", "perhaps", "open"]
 
 # A lazy rule ends as soon as it can: whoever writes the marker has begun a call, and cannot take it for text.
 _RULES = """\
@@ -53,7 +50,7 @@ def tool_grammar(
     else:
         start = _BEFORE_CALLS[thinking] + _forced(is_several, style)
     rules = [f"start: {start}", *_call_rules(callable_tools, style)]
-    return Grammar(kind="lark", source="%llguidance {}\n" + "\n".join(rules) + "\n" + _RULES)
+    return Grammar(kind="lark", source="%llguidance {}\n" + "\n".join(rules) + "\n" + _RULES, param="tools")
 
 
 def _free(is_several: bool, thinking: Thinking) -> str:
@@ -79,7 +76,7 @@ def _call_rules(tools: Sequence[Tool], style: ToolStyle) -> list[str]:
         'call: "<tool_call>" body' if style == "hermes" else "call: body",
         f"body: {_quoted(begin)} ({' | '.join(f'tool_{index}' for index in range(len(tools)))}) {_quoted(end)}",
         *(
-            f"tool_{index}: {_quoted(tool.name + middle)} %json {json.dumps(_schema(tool))}"
+            f"tool_{index}: {_quoted(tool.name + middle)} %json {json.dumps(_schema(tool), ensure_ascii=False)}"
             for index, tool in enumerate(tools)
         ),
     ]

@@ -18,7 +18,7 @@ from tapetum.core.errors import InvalidParameter
 ToolStyle = Literal["hermes", "llama3_json", "mistral"]  # how a family of models writes its calls
 
 MAX_TOOLS = 128
-MAX_TOOLS_CHARS = 1024**2  # of all tools of a request, as JSON
+MAX_TOOLS_CHARS = 2**18  # of all tools of a request, as JSON
 MAX_DEPTH = 64  # of lists and objects in one another
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -103,13 +103,13 @@ def read_arguments(text: str, param: str) -> dict[str, object]:
         raise InvalidParameter(f"{param} is {shown(text)}, no JSON: {error}", param=param) from error
     if not isinstance(value, dict):
         raise InvalidParameter(f"{param} is {shown(text)}, must be the JSON text of an object", param=param)
-    _check_depth(value, param)
+    check_depth(value, param)
     return value
 
 
 def check_json(value: object, param: str, max_chars: int) -> None:
     """Raises InvalidParameter where `value` cannot be written as JSON within the limits."""
-    _check_depth(value, param)
+    check_depth(value, param)
     try:
         num_chars = len(json.dumps(value, ensure_ascii=False, allow_nan=False, default=dict))
     except (TypeError, ValueError) as error:
@@ -118,6 +118,16 @@ def check_json(value: object, param: str, max_chars: int) -> None:
         raise InvalidParameter(
             f"{param} has {num_chars} characters, limit {max_chars}; shorten it", param=param
         )
+
+
+def check_depth(value: object, param: str) -> None:
+    """Level by level, so that no depth of nesting can exhaust the stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for outer in level for inner in _inner(outer)]
+        if not level:
+            return
+    raise InvalidParameter(f"{param} is nested more than {MAX_DEPTH} deep; flatten it", param=param)
 
 
 def _read_tool(entry: object, place: str) -> Tool:
@@ -166,16 +176,6 @@ def _chosen_name(given: object) -> str:
             param="tool_choice",
         )
     return name
-
-
-def _check_depth(value: object, param: str) -> None:
-    """Level by level, so that no depth of nesting can exhaust the stack."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level for inner in _inner(outer)]
-        if not level:
-            return
-    raise InvalidParameter(f"{param} is nested more than {MAX_DEPTH} deep; flatten it", param=param)
 
 
 def _inner(value: object) -> Sequence[object]:

@@ -1,0 +1,47 @@
+"""What a chat template can do by itself, read off its text: which words it knows, not what it writes with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jinja2 import meta, nodes
+
+from tapetum.text.tools import ToolStyle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateAbilities:
+    """`has_tools`: it tells the model of tools; where it does not, they are written for it (tool_prompt).
+
+    `has_tool_calls`: it writes down the calls of earlier turns. `tool_style`: how the model writes its calls.
+    `has_reasoning`: the model may think in `<think>` before it speaks.
+    """
+
+    has_tools: bool
+    has_tool_calls: bool
+    tool_style: ToolStyle
+    has_reasoning: bool
+
+
+def abilities_of(tree: nodes.Template) -> TemplateAbilities:
+    texts = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    texts += [node.data for node in tree.find_all(nodes.TemplateData)]
+    has_tool_calls = "tool_calls" in texts or any(
+        node.attr == "tool_calls" for node in tree.find_all(nodes.Getattr)
+    )
+    has_tools = "tools" in meta.find_undeclared_variables(tree)
+    return TemplateAbilities(
+        has_tools=has_tools,
+        has_tool_calls=has_tool_calls,
+        tool_style=_style("\n".join(texts)) if has_tools or has_tool_calls else "hermes",
+        has_reasoning=any("<think>" in text or "</think>" in text for text in texts),
+    )
+
+
+def _style(text: str) -> ToolStyle:
+    """By what only one style writes; a template that shows none is taken for the most common one."""
+    if "[TOOL_CALLS]" in text:
+        return "mistral"
+    if "<tool_call>" not in text and ("<|python_tag|>" in text or '"parameters": ' in text):
+        return "llama3_json"
+    return "hermes"
