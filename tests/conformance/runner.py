@@ -1,0 +1,123 @@
+"""Runs planned cases: the right server, the steps, the verdict.
+
+A case never stops a run: whatever goes wrong with it is its failure, and what it cannot do to a server that somebody
+else runs is skipped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.conformance import expect
+from tests.conformance.cases import Case, Cases
+from tests.conformance.fleet import Fleet, StartFailed, Unavailable
+from tests.conformance.observation import Observation, Unmet
+from tests.conformance.origin import Origin
+from tests.conformance.plan import Plan, Planner
+from tests.conformance.process import Start
+from tests.conformance.reply import Reply
+from tests.conformance.server import LiveServer
+from tests.conformance.steps import Steps, needs_process
+from tests.conformance.trial import Trial
+
+Verdict = Literal["passed", "failed", "skipped"]
+_MEMORY = "rss_growth_mb_max"
+_INSIDE = (
+    _MEMORY,
+    "reply_and_log_without_base64",
+    "log_never_contains",
+)  # what only the owner of a process sees
+
+
+@dataclass(frozen=True)
+class Outcome:
+    case: Case
+    verdict: Verdict
+    problems: Sequence[str]
+    seconds: float
+
+
+class Runner:
+    """`picture` is a file that a server could read and must not."""
+
+    def __init__(self, cases: Cases, fleet: Fleet, picture: bytes) -> None:
+        self._cases = cases
+        self._fleet = fleet
+        self._origin = Origin()
+        self._answers: Mapping[str, Reply] = {}
+        file = fleet.folder / "picture.png"
+        file.write_bytes(picture)
+        self._words = {"{MEDIA}": self._origin.media, "{CANARY}": self._origin.canary, "{TMPFILE}": str(file)}
+
+    async def close(self) -> None:
+        self._origin.close()
+        await self._fleet.close()
+
+    async def plan(self, chosen: Sequence[Case]) -> list[Plan]:
+        """The cases in the order in which they should run: those with equal settings together, defaults first."""
+        planner = Planner(self._cases, self._words, await self._fleet.serving(()))
+        plans = [await planner.plan(case) for case in chosen]
+        self._answers = planner.answers
+        return sorted(plans, key=lambda plan: (plan.starts_itself, plan.flags))
+
+    async def run(self, plan: Plan) -> Outcome:
+        began_s = time.monotonic()
+        verdict: Verdict = "failed"
+        try:
+            problems = plan.problems or await self._problems(plan)
+            verdict = "failed" if problems else "passed"
+        except Unavailable as reason:
+            problems, verdict = [str(reason)], "skipped"
+        except (StartFailed, Unmet, ProcessLookupError) as error:
+            problems = [str(error)]
+        return Outcome(plan.case, verdict, problems, time.monotonic() - began_s)
+
+    async def _problems(self, plan: Plan) -> list[str]:
+        words = set(_words(plan.case.expect))
+        if not plan.starts_itself:
+            is_ours = needs_process(plan.steps) or not words.isdisjoint(_INSIDE)
+            await self._fleet.serving(plan.flags, needs_process=is_ours)
+        self._origin.serve(plan.routes)
+        seen = Observation(routes=plan.routes)
+        process = None if plan.starts_itself else self._fleet.current.process
+        log_start = process.log_size if process else 0
+        resident = process.resident_bytes() if process else 0
+        if process and _MEMORY in words:
+            process.forget_peak()
+        await Steps(_Stage(self._cases, self._fleet), seen).run(plan.steps)
+        if process and _MEMORY in words:
+            seen.growth_mb = (process.peak_bytes() - resident) / 1e6
+        server = self._fleet.current
+        seen.visits = self._origin.visits
+        seen.log = server.process.log(log_start if server.process is process else 0) if server.process else ""
+        trial = Trial(seen, server, self._answers, self._cases.CONTROL)
+        return await expect.problems_of(trial, plan.case.expect)
+
+
+class _Stage:
+    """Where the steps of one case happen: on the server that runs at the moment."""
+
+    def __init__(self, cases: Cases, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.bodies_of = cases.iter_bodies
+
+    @property
+    def server(self) -> LiveServer:
+        return self._fleet.current
+
+    async def start(self, flags: tuple[str, ...]) -> Start:
+        return await self._fleet.start(flags)
+
+
+def _words(value: object) -> Iterator[str]:
+    """All keys of an expectation, those of its checks and alternatives too."""
+    if isinstance(value, dict):
+        yield from value
+        for item in value.values():
+            yield from _words(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _words(item)
