@@ -174,13 +174,13 @@ def test_a_kind_that_is_not_limited_keeps_the_default():
 
 
 class NeverLoader:
-    """Delivers `ready` and nothing after that."""
+    """Delivers `ready` plans and nothing after that."""
 
     def __init__(self, ready=()):
         self.ready = list(ready)
         self.futures: list[Future] = []
 
-    def submit(self, part, *, tenant):
+    def plan(self, part, *, tenant):
         future: Future = Future()
         if self.ready:
             outcome = self.ready.pop(0)
@@ -199,7 +199,7 @@ def test_more_places_than_the_context_holds_are_refused_without_loading():
 
 
 def test_a_prompt_that_no_longer_fits_does_not_wait_for_the_other_pictures(ingest):
-    loader = NeverLoader([ingest.load(picture(1, 224, 224), tenant="")])
+    loader = NeverLoader([ingest.plan(picture(1, 224, 224), tenant="").result(5)])
     builder = builder_over(loader, max_model_len=70)
     with pytest.raises(PromptTooLong, match=r"prompt has at least \d+ tokens, 66 of them visual"):
         build(builder, chat(*(picture(index) for index in range(3))))

@@ -22,7 +22,8 @@ from transformers.vision_utils import get_vision_window_index
 from tapetum.core.errors import MediaError
 from tapetum.core.media import Geometry, MediaItem
 from tapetum.processing import load_processor
-from tapetum.processing.base import PixelBounds, ProcessorOptions, smart_resize
+from tapetum.processing.base import PixelBounds, smart_resize
+from tapetum.processing.options import ProcessorOptions
 from tests.processors import MEAN, STD, make_processor, write_files
 
 DEFAULT = ProcessorOptions()

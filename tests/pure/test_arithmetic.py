@@ -6,7 +6,7 @@ import pytest
 
 from tapetum.core.media import Geometry
 from tapetum.core.model import kv_bytes_per_token
-from tapetum.processing.base import ProcessorOptions
+from tapetum.processing.options import ProcessorOptions
 from tests.processors import make_processor
 
 LAYERS, WIDTH = 32, 1280  # the vision tower

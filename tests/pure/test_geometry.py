@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tapetum.core.errors import InvalidParameter, MediaError
-from tapetum.processing.base import PixelBounds, ProcessorOptions, smart_resize
+from tapetum.processing.base import PixelBounds, smart_resize
+from tapetum.processing.options import ProcessorOptions
 from tests.processors import make_processor
 
 DEFAULT = ProcessorOptions()

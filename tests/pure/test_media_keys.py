@@ -12,7 +12,8 @@ from PIL import Image
 
 from tapetum.core.media import Geometry
 from tapetum.media.keys import alias_key, digest, media_key
-from tapetum.processing.base import ProcessorOptions
+from tapetum.media.plan import Shot
+from tapetum.media.source import VideoFile
 
 PARAMETERS = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
 GEOMETRY = Geometry(
@@ -116,12 +117,14 @@ def test_a_name_is_not_a_value():
     assert digest([("a", b""), ("b", b"")]) != digest([("a", b"b")])
 
 
-def alias(loaded=(b"abc",), kind="image", options=None, tenant="t") -> bytes:
-    return alias_key(loaded, kind=kind, options=options or ProcessorOptions(), tenant=tenant)
+def alias(frames=(b"abc",), kind="image", tenant="t", file=None, indices=(), **changes) -> bytes:
+    shot = Shot(kind=kind, size=(4, 2), num_frames=1, frames=tuple(frames), file=file, indices=indices)
+    return alias_key(shot, replace(GEOMETRY, kind=kind, **changes), tenant=tenant)
 
 
 def test_aliases():
     grey = Image.new("RGB", (4, 2), (5, 5, 5))
+    video = {"frames": (), "kind": "video"}
     keys = [
         alias(),
         alias([b"abd"]),
@@ -130,12 +133,14 @@ def test_aliases():
         alias([b"c", b"ab"]),
         alias(kind="video"),
         alias(tenant="u"),
-        alias(options=ProcessorOptions(max_pixels=5)),
-        alias(options=ProcessorOptions(min_pixels=5)),
-        alias(options=ProcessorOptions(fps=5)),
+        alias(used=(28, 56)),
+        alias(frames=[b"abc"], kind="video", seconds_per_grid=0.5),
         alias([grey]),
         alias([grey.resize((2, 4))]),
         alias([grey.tobytes()]),
+        alias(**video, file=VideoFile(b"abc"), indices=(0, 1)),
+        alias(**video, file=VideoFile(b"abc"), indices=(0, 2)),
+        alias(**video, file=VideoFile(b"abd"), indices=(0, 2)),
     ]
     assert len(set(keys)) == len(keys)
     assert alias([b"abc"]) == alias() and alias([grey.copy()]) == alias([grey])

@@ -18,7 +18,7 @@ class Front:
 
     def __init__(self, files: ModelFiles, config: EngineConfig, facts: ModelFacts) -> None:
         self.files = files
-        self._ingest = Ingest(files.processor, config.media, max_tokens=facts.max_model_len - 1)
+        self._ingest = Ingest(files.processor, config.media)
         limits = PromptLimits(max_model_len=facts.max_model_len, max_media=config.media.limit_per_prompt)
         self.prompts = PromptBuilder(files, self._ingest, limits)
 

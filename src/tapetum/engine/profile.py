@@ -18,7 +18,8 @@ from tapetum.core.media import MediaItem
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, StepResult
 from tapetum.core.request import Request, SamplingParams
-from tapetum.processing.base import Processor, ProcessorOptions
+from tapetum.processing.base import Processor
+from tapetum.processing.options import ProcessorOptions
 
 _SIDES = (56, 112, 224, 336, 448)  # of synthetic pictures, in pixels
 _CHUNKS = (16, 64, 128, 256)  # of synthetic prefill, one behind the other

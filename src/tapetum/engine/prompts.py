@@ -1,36 +1,32 @@
 """From what a client sent to a Request; whatever can be refused is refused on the way.
 
-Owns the order of the checks: what is cheap comes first, so a prompt that can never fit is refused before most
-of its pixels are decoded. Does not own decoding (media), the tokens of a picture (processing) or the template
-(text). Media of one prompt load side by side.
+Owns the order of the checks: what is cheap comes first, so a prompt that can never fit is refused before any of its
+pixels are decoded; and the budget of visual tokens that a prompt's media share. Does not own decoding (media), the
+tokens of a picture (processing) or the template (text). Media of one prompt load side by side.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Protocol
+from typing import TypeVar
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
-from tapetum.core.config import MEDIA_LIMIT
-from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
-from tapetum.core.media import MediaItem, MediaKind
+from tapetum.core.errors import InvalidParameter, PromptTooLong, TapetumError
+from tapetum.core.media import Geometry, MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
-from tapetum.text.template import MediaSlot, split_prompt
-from tapetum.text.tokenizer import Tokenizer
+from tapetum.engine.places import bind, check_count, media_of, split_ids
+from tapetum.engine.visual_budget import MediaLoader, within
+from tapetum.media.plan import MediaPlan
+from tapetum.text.template import split_prompt
 
 PromptInput = ChatInput | TextInput
-
-
-class MediaLoader(Protocol):
-    """Loads media on its own workers."""
-
-    def submit(self, part: MediaPart, *, tenant: str) -> Future[MediaItem]: ...
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +52,7 @@ class Draft:
 
     segments: tuple[tuple[int, ...] | MediaPart, ...]
     sampling: SamplingParams  # resolved but for max_tokens
+    max_visual_tokens: int | None = None  # of all media together
 
     @property
     def media(self) -> tuple[MediaPart, ...]:
@@ -66,16 +63,33 @@ class Draft:
         return sum(len(part) for part in self.segments if not isinstance(part, MediaPart))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptPlan:
+    """What a prompt will be, from the headers of its media alone. It may be longer than the context."""
+
+    num_text_tokens: int
+    geometries: tuple[Geometry, ...]  # of the media, in the order of the prompt
+    items: tuple[MediaItem | None, ...]  # those of them that are still kept from an earlier prompt
+
+    @property
+    def num_visual_tokens(self) -> int:
+        return sum(geometry.num_tokens for geometry in self.geometries)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_text_tokens + self.num_visual_tokens
+
+
 class Loads:
     """The media loads of one prompt that is being built. Whoever wants the prompt may give them up from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._futures: Sequence[Future[MediaItem]] = ()
+        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]] = ()
         self._is_cancelled = False
 
-    def begin(self, futures: Sequence[Future[MediaItem]]) -> None:
-        """These are the loads; if they have been given up already, they end here."""
+    def begin(self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]]) -> None:
+        """These are the loads now; if they have been given up already, they end here."""
         with self._lock:
             self._futures = futures
             is_cancelled = self._is_cancelled
@@ -86,13 +100,18 @@ class Loads:
         """End every load that is not done. The build then ends with CancelledError; no effect on one that is over."""
         with self._lock:
             self._is_cancelled = True
+        self.end()
+
+    def end(self) -> None:
+        """End the loads that are not done, be it because all of them are or because one has failed."""
+        with self._lock:
             futures = self._futures
         for future in futures:
             future.cancel()
 
 
 class PromptBuilder:
-    """Builds requests in two steps, `draft` and `complete`; safe to call from many threads."""
+    """Builds requests in two steps, `draft` and `complete`, or only foretells them; safe to call from many threads."""
 
     def __init__(self, files: ModelFiles, loader: MediaLoader, limits: PromptLimits) -> None:
         self._processor = files.processor
@@ -108,21 +127,22 @@ class PromptBuilder:
 
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
-        media = _media_of(prompt)
-        _check_count(media, self._limits.max_media)
+        media = media_of(prompt)
+        check_count(media, self._limits.max_media)
         limit = self._limits.max_model_len - 1
         if isinstance(prompt, ChatInput):
             segments = self._template.render(prompt, limit)
         elif isinstance(prompt.prompt, str):
             segments = split_prompt(self._tokenizer, prompt.prompt, limit)
         else:
-            segments = _split_ids(prompt.prompt, self._tokenizer)
+            segments = split_ids(prompt.prompt, self._tokenizer)
         draft = Draft(
-            segments=tuple(_bind(segments, media, self._placeholders)),
+            segments=tuple(bind(segments, media, self._placeholders)),
             sampling=sampling.resolved(self._defaults.sampling),
+            max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
         )
         self._check_stop_tokens(sampling)
-        self._check_length(draft.num_text_tokens + len(media), num_visual=len(media), is_exact=not media)
+        self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
         return draft
 
     def build(
@@ -131,17 +151,33 @@ class PromptBuilder:
         """Both steps at once."""
         return self.complete(self.draft(prompt, sampling), terms, loads)
 
+    def plan(
+        self, prompt: PromptInput, sampling: SamplingParams, *, tenant: str = "", loads: Loads | None = None
+    ) -> PromptPlan:
+        """What `build` would make of a prompt, without decoding a pixel; blocks until all headers are there.
+
+        Raises what `build` raises, but for a prompt that its media make too long.
+        """
+        draft = self.draft(prompt, sampling)
+        plans = self._planned(draft, tenant, loads or Loads(), is_bounded=False)
+        return PromptPlan(
+            num_text_tokens=draft.num_text_tokens,
+            geometries=tuple(plan.geometry for plan in plans),
+            items=tuple(plan.item for plan in plans),
+        )
+
     def complete(self, draft: Draft, terms: Terms, loads: Loads | None = None) -> Request:
         """Load the media, lay the prompt out and settle the limits; blocks until all media are there.
 
         Raises CancelledError once `loads` are cancelled.
         """
-        items = self._load(draft, terms.tenant, loads or Loads())
+        loads = loads or Loads()
+        plans = self._planned(draft, terms.tenant, loads, is_bounded=True)
+        num_tokens = draft.num_text_tokens + sum(plan.geometry.num_tokens for plan in plans)
+        max_tokens = self._max_tokens(draft.sampling.max_tokens, num_tokens)
+        items = self._decoded(draft, plans, loads)
         segments = [items.popleft() if isinstance(part, MediaPart) else part for part in draft.segments]
         prompt = self._processor.layout(segments)
-        num_tokens = len(prompt.token_ids)
-        self._check_length(num_tokens, num_visual=sum(span.end - span.start for span in prompt.spans))
-        max_tokens = self._max_tokens(draft.sampling.max_tokens, num_tokens)
         ends = frozenset() if draft.sampling.ignore_eos else self._defaults.eos_token_ids
         return Request(
             request_id=terms.request_id,
@@ -155,26 +191,41 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
         )
 
-    def _load(self, draft: Draft, tenant: str, loads: Loads) -> deque[MediaItem]:
-        """All media in order. The first failure, or the item that no longer fits, cancels the rest."""
-        parts = draft.media
-        futures = [self._loader.submit(part, tenant=tenant) for part in parts]
-        items: deque[MediaItem] = deque()
+    def _planned(self, draft: Draft, tenant: str, loads: Loads, *, is_bounded: bool) -> list[MediaPlan]:
+        """All media in order, read and within the budget. The first failure ends the rest, and so does the item that
+        no longer fits a bounded prompt."""
+        parts, budget = draft.media, draft.max_visual_tokens
+        plans: list[MediaPlan] = []
         num_visual = len(parts)  # every picture has at least one token
+        futures = [self._loader.plan(part, tenant=tenant) for part in parts]
         loads.begin(futures)
         try:
             for index, future in enumerate(futures):
-                items.append(_result(future, parts[index], index, len(parts)))
-                num_visual += items[-1].geometry.num_tokens - 1
-                is_exact = index + 1 == len(parts)
-                self._check_length(
-                    draft.num_text_tokens + num_visual, num_visual=num_visual, is_exact=is_exact
-                )
+                plans.append(_result(future, parts[index], index, len(parts)))
+                num_visual += plans[-1].geometry.num_tokens - 1
+                if is_bounded and budget is None:
+                    is_exact = index + 1 == len(parts)
+                    self._check_length(draft.num_text_tokens, num_visual, is_exact=is_exact)
         finally:
-            loads.cancel()
-        return items
+            loads.end()
+        if budget is not None:
+            plans = within(budget, plans, self._loader)
+            if is_bounded:
+                self._check_length(draft.num_text_tokens, sum(plan.geometry.num_tokens for plan in plans))
+        return plans
 
-    def _check_length(self, num_tokens: int, *, num_visual: int, is_exact: bool = True) -> None:
+    def _decoded(self, draft: Draft, plans: Sequence[MediaPlan], loads: Loads) -> deque[MediaItem]:
+        """All media in order. The first failure ends the rest."""
+        parts = draft.media
+        futures = [self._loader.decode(plan) for plan in plans]
+        loads.begin(futures)
+        try:
+            return deque(_result(future, parts[i], i, len(parts)) for i, future in enumerate(futures))
+        finally:
+            loads.end()
+
+    def _check_length(self, num_text: int, num_visual: int, *, is_exact: bool = True) -> None:
+        num_tokens = num_text + num_visual
         if num_tokens < 1:
             raise InvalidParameter("prompt has 0 tokens; send at least one word", param="prompt")
         limit = self._limits.max_model_len - 1
@@ -207,67 +258,16 @@ class PromptBuilder:
                 )
 
 
-def _media_of(prompt: PromptInput) -> tuple[MediaPart, ...]:
-    if isinstance(prompt, TextInput):
-        return prompt.media
-    parts = (part for message in prompt.messages for part in message.content)
-    return tuple(part for part in parts if isinstance(part, MediaPart))
+def _checked_budget(budget: int | None) -> int | None:
+    if budget is not None and budget < 1:
+        raise InvalidParameter(
+            f"max_visual_tokens is {budget}, must be at least 1", param="max_visual_tokens"
+        )
+    return budget
 
 
-def _check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, int]) -> None:
-    if isinstance(limit, int):
-        counts = [(len(media), "pictures and clips", limit)]
-    else:
-        kinds = [part.kind for part in media]
-        counts = [
-            (kinds.count("image"), "pictures", limit.get("image", MEDIA_LIMIT)),
-            (kinds.count("video"), "clips", limit.get("video", MEDIA_LIMIT)),
-        ]
-    for count, what, most in counts:
-        if count > most:
-            raise MediaTooLarge(
-                f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
-            )
-
-
-def _split_ids(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[tuple[int, ...] | MediaSlot]:
-    """Segments of a prompt of token ids: a placeholder is a slot, as in text."""
-    segments: list[tuple[int, ...] | MediaSlot] = []
-    start = 0
-    for index, token_id in enumerate(token_ids):
-        if not 0 <= token_id < tokenizer.vocab_size:
-            raise InvalidParameter(
-                f"prompt holds the token {token_id}, tokens are integers from 0 to {tokenizer.vocab_size - 1}",
-                param="prompt",
-            )
-        if token_id in tokenizer.media_tokens:
-            segments += [token_ids[start:index], MediaSlot(tokenizer.media_tokens[token_id])]
-            start = index + 1
-    return [*segments, token_ids[start:]]
-
-
-def _bind(
-    segments: list[tuple[int, ...] | MediaSlot],
-    media: tuple[MediaPart, ...],
-    written: Mapping[MediaKind, str],
-) -> list[tuple[int, ...] | MediaPart]:
-    """Give every slot the next media part of its kind; refuse when they do not come out even."""
-    waiting: defaultdict[str, deque[MediaPart]] = defaultdict(deque)
-    for part in media:
-        waiting[part.kind].append(part)
-    slots = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
-    for kind, placeholder in written.items():
-        if slots.count(kind) != len(waiting[kind]):
-            raise InvalidParameter(
-                f"prompt has {placeholder} {slots.count(kind)} times, and {len(waiting[kind])} {kind} parts came "
-                "with it; write it once for each, or send chat messages, where the template writes it",
-                param="prompt",
-            )
-    return [waiting[part.kind].popleft() if isinstance(part, MediaSlot) else part for part in segments]
-
-
-def _result(future: Future[MediaItem], part: MediaPart, index: int, count: int) -> MediaItem:
-    """The loaded item. An error says which of several it was; a fresh one, since loads may be shared."""
+def _result(future: Future[T], part: MediaPart, index: int, count: int) -> T:
+    """What came of a load. An error says which of several it was; a fresh one, since loads may be shared."""
     try:
         return future.result()
     except TapetumError as error:
@@ -279,8 +279,8 @@ def _result(future: Future[MediaItem], part: MediaPart, index: int, count: int) 
 
 
 def _file_name(part: MediaPart) -> str:
-    """The name of a picture that was named by a path, else nothing."""
-    source = part.source
+    """The name of a picture that the operator named by a path, else nothing: a client may not try names."""
+    source = part.source if part.is_trusted else None
     if isinstance(source, str) and not source.startswith("data:"):
         source = PurePath(source[:_MAX_NAME])
     return source.name[:_MAX_NAME] if isinstance(source, PurePath) else ""

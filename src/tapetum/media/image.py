@@ -105,7 +105,7 @@ def adopt_array(array: NDArray[np.generic], config: MediaConfig) -> Image.Image:
         raise MediaError(f"array has shape {list(array.shape)}, must be [H, W] or [H, W, 1, 3 or 4]")
     check_pixels((array.shape[1], array.shape[0]), config)
     flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    return _to_rgb(Image.fromarray(np.array(flat)), config)
+    return to_rgb(Image.fromarray(np.array(flat)), config)
 
 
 def check_bytes(count: int, config: MediaConfig) -> None:
@@ -186,14 +186,15 @@ def _canonical(picture: Image.Image, name: str, config: MediaConfig) -> Image.Im
     orientation = _orientation(picture)
     try:
         picture.load()
-        rgb = _to_rgb(picture, config)
+        rgb = to_rgb(picture, config)
     except Exception as error:  # a decoder of hostile bytes may raise anything
         raise MediaError(f"{name} picture cannot be decoded: {_reason(error)}") from error
     method = _UPRIGHT.get(orientation)
     return rgb if method is None else rgb.transpose(method)
 
 
-def _to_rgb(picture: Image.Image, config: MediaConfig) -> Image.Image:
+def to_rgb(picture: Image.Image, config: MediaConfig) -> Image.Image:
+    """A decoded picture by the rules of the module docstring."""
     if picture.mode.startswith("I") or picture.mode == "F":
         return Image.fromarray(_grey_levels(np.asarray(picture))).convert("RGB")
     if picture.has_transparency_data:

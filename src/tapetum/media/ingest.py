@@ -1,11 +1,12 @@
-"""The worker pool between a reference and a MediaItem.
+"""The worker pools between a reference and a MediaItem.
 
-Owns the threads, the deadline of each load, single flight (one decode for all who ask for the same bytes with the
-same options at the same time) and a small cache from what was sent to the finished item. Does not own what a reference
-may be (source.py) or how it is decoded (image.py).
+A load has two steps, so that a whole prompt can be measured before anything of it is decoded: `plan` reads a
+reference and its header, `decode` makes the item. Owns the threads, the deadline of each load, single flight (one
+decode for all who ask for the same bytes at the same size at the same time) and a small cache from what was sent to
+the finished item. Does not own what a reference may be (source.py), what comes of it (plan.py) or how it is decoded.
 
-Every future ends exactly once: with an item, a typed error, or its canceller. A failure reaches all who wait for it
-and is forgotten. Work that nobody waits for any more stops at the next frame. A worker never waits for another.
+Every future ends exactly once. A failure reaches all who wait for it and is forgotten. Work that nobody waits for any
+more stops soon: a fetch at the next wait, a decode at the next frame. A worker never waits for another.
 """
 
 from __future__ import annotations
@@ -14,57 +15,25 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import count
-
-from PIL import Image
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
-from tapetum.core.errors import (
-    CapacityError,
-    EngineError,
-    MediaError,
-    MediaTimeout,
-    MediaTooLarge,
-    PromptTooLong,
-    TapetumError,
-)
-from tapetum.core.media import Geometry, MediaItem
-from tapetum.media.image import decode, read_size
+from tapetum.core.errors import CapacityError, EngineError, MediaTimeout, TapetumError
+from tapetum.core.media import MediaItem
+from tapetum.media.deadlines import Deadlines, GivenUp, Ticket
 from tapetum.media.keys import alias_key, media_key
-from tapetum.media.source import Loaded, SourceReader
-from tapetum.processing.base import Processor, ProcessorOptions
+from tapetum.media.plan import MediaPlan, Planner
+from tapetum.media.source import is_remote
+from tapetum.processing.base import Processor
 
+T = TypeVar("T")
 DEFAULT_CACHE_BYTES = 128 * 1024**2
 MAX_WORKERS = 8
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    """One load: what was asked, until when, and who waits."""
-
-    part: MediaPart
-    tenant: str
-    deadline: float
-    future: Future[MediaItem] = field(default_factory=Future)
-    fetch_s: float = 0.0
-
-    def deliver(self, outcome: MediaItem | TapetumError) -> None:
-        """Ends the load; nothing happens when it has been cancelled or has timed out."""
-        try:
-            if isinstance(outcome, TapetumError):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(replace(outcome, fetch_s=self.fetch_s))
-        except InvalidStateError:
-            pass
-
-
-class _Abandoned(Exception):
-    """Nobody waits for this flight any more; it has been taken off the list."""
+MAX_FETCHES = 32  # fetches at a time; they wait, and must not keep decodes waiting
 
 
 class Ingest:
@@ -75,41 +44,52 @@ class Ingest:
         processor: Processor,
         config: MediaConfig,
         *,
-        max_tokens: int | None = None,
         workers: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self._processor = processor
         self._config = config
-        self._max_tokens = max_tokens  # visual tokens of one item that a prompt can hold
-        self._reader = SourceReader(config)
+        self._planner = Planner(processor, config)
         self._cache = _AliasCache(cache_bytes)
-        self._state = threading.Condition()  # guards all below and the cache; never held while a future ends
-        self._open: dict[int, _Ticket] = {}  # by order of submission, which is the order of deadlines
-        self._numbers = count()
-        self._flights: dict[bytes, list[_Ticket]] = {}
+        self._state = threading.Lock()  # guards all below and the cache; never held while a future ends
+        self._flights: dict[bytes, list[tuple[Ticket[MediaItem], float]]] = {}  # with the time of each fetch
         self._is_closed = False
         size = workers or min(MAX_WORKERS, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(size, thread_name_prefix="media")
-        self._watch = threading.Thread(target=self._watch_deadlines, name="media-deadlines", daemon=True)
-        self._watch.start()
+        self._decoders = ThreadPoolExecutor(size, thread_name_prefix="media")
+        self._fetchers = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="media-fetch")
+        self._deadlines = Deadlines(self._late)
+
+    def plan(self, part: MediaPart, *, tenant: str) -> Future[MediaPlan]:
+        """Starts to read a reference and returns at once; cancelling the future gives the work up."""
+        ticket: Ticket[MediaPlan] = Ticket(time.monotonic() + self._config.timeout_s)
+        pool = self._fetchers if is_remote(part.source) else self._decoders
+        self._start(pool, ticket, lambda: self._read(ticket, part, tenant))
+        return ticket.future
+
+    def decode(self, plan: MediaPlan) -> Future[MediaItem]:
+        """Starts to make the item of a plan, within the deadline that the plan has had from its start."""
+        ticket: Ticket[MediaItem] = Ticket(plan.deadline)
+        self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
+        return ticket.future
+
+    def capped(self, plan: MediaPlan, max_visual_tokens: int) -> MediaPlan:
+        """The same picture or clip within so many visual tokens; raises InvalidParameter where it cannot be."""
+        options = replace(plan.options, max_visual_tokens=max_visual_tokens)
+        geometry = self._planner.geometry(plan.shot, options)
+        alias = alias_key(plan.shot, geometry, tenant=plan.tenant)
+        with self._state:
+            item = self._cache.get(alias)
+        return replace(plan, geometry=geometry, options=options, alias=alias, item=item)
+
+    def least_tokens(self, plan: MediaPlan) -> int:
+        """Visual tokens below which a budget of the whole prompt does not push it."""
+        least = self._processor.least_pixels(plan.geometry.kind, plan.options)
+        smallest = self._planner.geometry(plan.shot, replace(plan.options, max_pixels=least, min_pixels=None))
+        return min(smallest.num_tokens, plan.geometry.num_tokens)
 
     def load(self, part: MediaPart, *, tenant: str) -> MediaItem:
-        """The item, or a MediaError that says what is wrong with it."""
-        return self.submit(part, tenant=tenant).result()
-
-    def submit(self, part: MediaPart, *, tenant: str) -> Future[MediaItem]:
-        """Starts a load and returns at once; cancelling the future gives the work up."""
-        ticket = _Ticket(part, tenant, time.monotonic() + self._config.timeout_s)
-        with self._state:
-            if self._is_closed:
-                raise CapacityError("the server is shutting down and takes no more media; try another one")
-            number = next(self._numbers)
-            self._open[number] = ticket
-            self._pool.submit(self._run, ticket)
-            self._state.notify()
-        ticket.future.add_done_callback(lambda future: self._forget(number, future))
-        return ticket.future
+        """Both steps at once: the item, or a MediaError that says what is wrong with it."""
+        return self.decode(self.plan(part, tenant=tenant).result()).result()
 
     def clear(self) -> None:
         """Forget what was loaded before; loads under way go on."""
@@ -120,21 +100,17 @@ class Ingest:
         """Fails what is still waiting and ends the threads; a decode in progress is waited for."""
         with self._state:
             self._is_closed = True
-            waiting = list(self._open.values())
-            self._state.notify()
-        for ticket in waiting:
-            ticket.deliver(
-                CapacityError("the server is shutting down; send the request again to another one")
-            )
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._watch.join()
-        with self._state:
-            self._cache.clear()
+        self._deadlines.close(
+            lambda: CapacityError("the server is shutting down; send the request again to another one")
+        )
+        self._fetchers.shutdown(wait=True, cancel_futures=True)
+        self._decoders.shutdown(wait=True, cancel_futures=True)
+        self.clear()
 
     @property
     def num_open(self) -> int:
         """Loads that have not ended."""
-        return len(self._open)
+        return self._deadlines.num_open
 
     @property
     def num_flights(self) -> int:
@@ -145,120 +121,90 @@ class Ingest:
     def cached_bytes(self) -> int:
         return self._cache.num_bytes
 
-    def _forget(self, number: int, future: Future[MediaItem]) -> None:
-        if future.cancelled():
-            future.set_running_or_notify_cancel()  # without it `concurrent.futures.wait` would not see the end
+    def _late(self) -> MediaTimeout:
+        return MediaTimeout(
+            f"picture or clip took longer than {self._config.timeout_s:g} s to fetch and decode; "
+            "send a smaller one or raise --media-timeout-s"
+        )
+
+    def _start(self, pool: ThreadPoolExecutor, ticket: Ticket[T], work: Callable[[], None]) -> None:
+        """Hands the work to a pool. The one broad catch of a worker: whatever goes wrong ends the ticket."""
+
+        def run() -> None:
+            try:
+                if not ticket.is_over:
+                    work()
+            except GivenUp:
+                pass
+            except Exception as error:
+                ticket.deliver(_typed(error))
+
         with self._state:
-            del self._open[number]
+            if self._is_closed:
+                raise CapacityError("the server is shutting down and takes no more media; try another one")
+            self._deadlines.add(ticket)
+            pool.submit(run)
 
-    def _watch_deadlines(self) -> None:
-        while True:
-            with self._state:
-                if self._is_closed:
-                    return
-                first = next(iter(self._open.values()), None)
-                if first is None:
-                    self._state.wait()
-                    continue
-                if (wait_s := first.deadline - time.monotonic()) > 0:
-                    self._state.wait(wait_s)
-                    continue
-            first.deliver(
-                MediaTimeout(
-                    f"picture or clip took longer than {self._config.timeout_s:g} s to fetch and decode; "
-                    "send a smaller one or raise --media-timeout-s"
-                )
-            )
-
-    def _run(self, ticket: _Ticket) -> None:
-        """The one broad catch of a worker: whatever goes wrong ends the load."""
-        try:
-            if not ticket.future.done():
-                self._fetch(ticket)
-        except Exception as error:
-            ticket.deliver(_typed(error))
-
-    def _fetch(self, ticket: _Ticket) -> None:
-        """Reads the reference, then finds the item in the cache, joins a flight, or starts one."""
+    def _read(self, ticket: Ticket[MediaPlan], part: MediaPart, tenant: str) -> None:
         started = time.perf_counter()
-        part = ticket.part
-        options = ProcessorOptions.from_mapping(part.options)
-        if part.kind == "video":
-            loaded = self._reader.read_clip(part.source, is_trusted=part.is_trusted)
-        else:
-            loaded = [self._reader.read(part.source, is_trusted=part.is_trusted)]
-        alias = alias_key(loaded, kind=part.kind, options=options, tenant=ticket.tenant)
-        ticket.fetch_s = time.perf_counter() - started
+        options = self._planner.options(part)
+        shot = self._planner.shot(part, options, ticket.go_on)
+        geometry = self._planner.geometry(shot, options)
+        alias = alias_key(shot, geometry, tenant=tenant)
         with self._state:
             item = self._cache.get(alias)
-            is_leader = item is None and alias not in self._flights
-            if item is None:
-                self._flights.setdefault(alias, []).append(ticket)
-        if item is not None:
-            ticket.deliver(replace(item, decode_s=0.0))
-        elif is_leader:
-            self._fly(alias, loaded, options, ticket)
+        ticket.deliver(
+            MediaPlan(
+                geometry=geometry,
+                item=item,
+                shot=shot,
+                options=options,
+                alias=alias,
+                tenant=tenant,
+                deadline=ticket.deadline,
+                fetch_s=time.perf_counter() - started,
+            )
+        )
 
-    def _fly(self, alias: bytes, loaded: list[Loaded], options: ProcessorOptions, leader: _Ticket) -> None:
+    def _board(self, ticket: Ticket[MediaItem], plan: MediaPlan) -> None:
+        """Finds the item in the cache, joins a flight, or starts one."""
+        with self._state:
+            item = plan.item or self._cache.get(plan.alias)
+            is_leader = item is None and plan.alias not in self._flights
+            if item is None:
+                self._flights.setdefault(plan.alias, []).append((ticket, plan.fetch_s))
+        if item is not None:
+            ticket.deliver(replace(item, fetch_s=plan.fetch_s, decode_s=0.0))
+        elif is_leader:
+            self._fly(plan)
+
+    def _fly(self, plan: MediaPlan) -> None:
         outcome: MediaItem | TapetumError
         try:
-            outcome = self._prepare(alias, loaded, options, leader)
-        except _Abandoned:
+            outcome = self._made(plan)
+        except GivenUp:
             return
         except Exception as error:
             outcome = _typed(error)
         with self._state:
-            tickets = self._flights.pop(alias)
+            waiting = self._flights.pop(plan.alias)
             if isinstance(outcome, MediaItem):
-                self._cache.put(alias, outcome)
-        for ticket in tickets:
-            ticket.deliver(outcome)
+                self._cache.put(plan.alias, outcome)
+        for ticket, fetch_s in waiting:
+            ticket.deliver(replace(outcome, fetch_s=fetch_s) if isinstance(outcome, MediaItem) else outcome)
 
-    def _prepare(
-        self, alias: bytes, loaded: list[Loaded], options: ProcessorOptions, leader: _Ticket
-    ) -> MediaItem:
-        started = time.perf_counter()
-        geometry = self._geometry(loaded, leader.part, options)
-        patches = self._processor.patches(self._decoded(alias, loaded), geometry)
-        key = media_key(patches, geometry, parameters=self._processor.parameters, tenant=leader.tenant)
-        return MediaItem(key=key, geometry=geometry, patches=patches, decode_s=time.perf_counter() - started)
-
-    def _geometry(self, loaded: list[Loaded], part: MediaPart, options: ProcessorOptions) -> Geometry:
-        """From headers alone, so that whatever is too large is refused before it is decoded."""
-        if not loaded:
-            raise MediaError("clip has no frames; send at least one")
-        sizes = [
-            picture.size if isinstance(picture, Image.Image) else read_size(picture, self._config)
-            for picture in loaded
-        ]
-        for number, size in enumerate(sizes):
-            if size != sizes[0]:
-                raise MediaError(
-                    f"frame {number} of the clip is {size[0]}x{size[1]}, frame 0 is {sizes[0][0]}x{sizes[0][1]}; "
-                    "scale all frames to one size"
-                )
-        geometry = self._processor.geometry(part.kind, *sizes[0], frames=len(sizes), options=options)
-        width, height = geometry.used
-        if width * height * len(sizes) > self._config.max_pixels:
-            raise MediaTooLarge(
-                f"{part.kind} would be scaled to {len(sizes)} x {width}x{height} pixels, limit "
-                f"{self._config.max_pixels} together; lower its max_pixels or min_pixels, or send fewer frames"
-            )
-        if self._max_tokens is not None and geometry.num_tokens > self._max_tokens:
-            raise PromptTooLong(
-                f"{part.kind} has {geometry.num_tokens} visual tokens, limit {self._max_tokens} for the whole prompt; "
-                "lower its max_pixels or min_pixels, send fewer frames or raise --max-model-len"
-            )
-        return geometry
-
-    def _decoded(self, alias: bytes, loaded: list[Loaded]) -> Iterator[Image.Image]:
-        """Canonical pictures one by one, as long as somebody waits for them."""
-        for picture in loaded:
+    def _made(self, plan: MediaPlan) -> MediaItem:
+        def go_on() -> None:
             with self._state:
-                if all(ticket.future.done() for ticket in self._flights[alias]):
-                    del self._flights[alias]
-                    raise _Abandoned
-            yield picture if isinstance(picture, Image.Image) else decode(picture, self._config)
+                if all(ticket.is_over for ticket, _ in self._flights[plan.alias]):
+                    del self._flights[plan.alias]
+                    raise GivenUp
+
+        started = time.perf_counter()
+        geometry = plan.geometry
+        patches = self._processor.patches(plan.shot.pictures(self._config, go_on), geometry)
+        key = media_key(patches, geometry, parameters=self._processor.parameters, tenant=plan.tenant)
+        return MediaItem(key=key, geometry=geometry, patches=patches, decode_s=time.perf_counter() - started)
 
 
 class _AliasCache:

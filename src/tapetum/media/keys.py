@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapetum.core.media import Geometry, MediaKind
-from tapetum.processing.base import ProcessorOptions
+from tapetum.core.media import Geometry
+from tapetum.media.plan import Shot
 
 FieldValue = bytes | memoryview | str | int | float
 
@@ -53,17 +53,26 @@ def media_key(
     )
 
 
-def alias_key(
-    loaded: Iterable[bytes | Image.Image], *, kind: MediaKind, options: ProcessorOptions, tenant: str
-) -> bytes:
-    """The key of a reference that has been read but not decoded, under one processor and media configuration."""
+def alias_key(shot: Shot, geometry: Geometry, *, tenant: str) -> bytes:
+    """The key of a reference that has been read but not decoded, under one checkpoint and media configuration.
+
+    It holds the size that results, not the options that led to it.
+    """
+    width, height = geometry.used
+    file: tuple[tuple[str, FieldValue], ...] = ()
+    if shot.file is not None:
+        file = (("video", shot.file.data), ("chosen", struct.pack(f">{len(shot.indices)}q", *shot.indices)))
     return digest(
         (
-            ("what", "media alias 1"),
+            ("what", "media alias 2"),
             ("tenant", tenant),
-            ("kind", kind),
-            ("options", repr(options)),
-            *(field for picture in loaded for field in _picture_fields(picture)),
+            ("kind", geometry.kind),
+            ("width", width),
+            ("height", height),
+            ("frames", geometry.frames),
+            ("seconds per grid", geometry.seconds_per_grid),
+            *file,
+            *(field for frame in shot.frames for field in _picture_fields(frame)),
         )
     )
 

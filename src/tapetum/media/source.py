@@ -1,7 +1,7 @@
 """From a reference to the bytes of a file, or to a canonical picture where the caller already holds pixels.
 
 Owns the policy on references: what a client may name, how big it may be, where files may lie. Limits are checked
-before anything is copied or read. Owns no decoding (image.py) and no network: http(s) is refused in this version.
+before anything is copied or read. Owns no decoding (image.py, video.py) and no network (fetch.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -21,12 +22,41 @@ from PIL import Image
 
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaForbidden, MediaTooLarge
+from tapetum.media.deadlines import GoOn
+from tapetum.media.fetch import Fetcher
 from tapetum.media.image import adopt_array, adopt_picture, check_bytes
 
 Loaded = bytes | Image.Image  # a file still encoded, or an upright RGB picture
+_FRAMES_URL, _FRAME_URL = "data:video/jpeg;base64,", "data:image/jpeg;base64,"
+_MAX_SPLITS = 2**20
 _SCHEME = re.compile(r"(data|file|https?):|([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_ONE_PICTURE = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image, np.ndarray)
+_ONE_PICTURE = (str, bytes, bytearray, memoryview, os.PathLike, io.IOBase, Image.Image, np.ndarray)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFile:
+    """A clip that came as one file."""
+
+    data: bytes
+
+
+def is_frame_list(source: object) -> bool:
+    """Whether a clip came as a list of frames, rather than as a file or a reference to one."""
+    if isinstance(source, str):
+        return source[: len(_FRAMES_URL)].lower() == _FRAMES_URL
+    return not isinstance(source, _ONE_PICTURE) or (isinstance(source, np.ndarray) and source.ndim == 4)
+
+
+def is_remote(source: object) -> bool:
+    """Whether reading a reference, or one of a list of them, means to wait for the network."""
+    if isinstance(source, (list, tuple)):
+        return any(map(is_remote, source))
+    return isinstance(source, str) and source[:6].lower().startswith(("http:", "https:"))
+
+
+def _always() -> None:
+    """Go on, whatever happens."""
 
 
 class SourceReader:
@@ -34,10 +64,14 @@ class SourceReader:
 
     def __init__(self, config: MediaConfig) -> None:
         self._config = config
+        self._fetcher = Fetcher(config)
         self._picture_lock = threading.Lock()  # Pillow does not load one lazy picture from two threads
 
-    def read(self, source: object, *, is_trusted: bool) -> Loaded:
-        """One picture; `is_trusted` references of the operator may name any local file."""
+    def read(self, source: object, *, is_trusted: bool, go_on: GoOn = _always) -> Loaded:
+        """One picture; `is_trusted` references of the operator may name any local file.
+
+        `go_on` is called while a fetch waits and raises once nobody waits for it any more.
+        """
         if isinstance(source, (bytes, bytearray, memoryview)):
             check_bytes(memoryview(source).nbytes, self._config)
             return bytes(source)
@@ -49,24 +83,35 @@ class SourceReader:
         if isinstance(source, io.IOBase):
             return self._read_stream(source)
         if isinstance(source, os.PathLike):
+            self._check_local(is_trusted)
             return self._read_file(os.fsdecode(source), is_trusted)
         if isinstance(source, str):
-            return self._read_reference(source, is_trusted)
+            return self._read_reference(source, is_trusted, go_on)
         raise MediaError(
-            f"picture is a {type(source).__name__}; give bytes, a path, a data: or file: URL, a PIL picture "
+            f"picture is a {type(source).__name__}; give bytes, a path, a data:, http(s): or file: URL, a PIL picture "
             "or a uint8 array"
         )
 
-    def read_clip(self, source: object, *, is_trusted: bool) -> list[Loaded]:
-        """The frames of a clip, in order. Together they are held to the byte and pixel limits of one picture."""
+    def read_clip(
+        self, source: object, *, is_trusted: bool, go_on: GoOn = _always
+    ) -> list[Loaded] | VideoFile:
+        """A video file, or the frames of a clip in order. Together they are held to the limits of one picture."""
         if isinstance(source, np.ndarray) and source.ndim == 4:
             source = list(source)
-        if isinstance(source, _ONE_PICTURE):
-            raise MediaError(
-                "video files are not decoded in this version; send the frames as a list of pictures"
-            )
-        if not isinstance(source, Iterable):
-            raise MediaError(f"clip is a {type(source).__name__}; give its frames as a list of pictures")
+        if isinstance(source, str) and source[: len(_FRAMES_URL)].lower() == _FRAMES_URL:
+            source = [_FRAME_URL + frame for frame in source[len(_FRAMES_URL) :].split(",", _MAX_SPLITS)]
+        if is_frame_list(source):
+            if not isinstance(source, Iterable):
+                raise MediaError(
+                    f"clip is a {type(source).__name__}; give a video file or its frames as a list of pictures"
+                )
+            return self._read_frames(source, is_trusted, go_on)
+        loaded = self.read(source, is_trusted=is_trusted, go_on=go_on)
+        if isinstance(loaded, bytes):
+            return VideoFile(loaded)
+        return [loaded]
+
+    def _read_frames(self, source: Iterable[object], is_trusted: bool, go_on: GoOn) -> list[Loaded]:
         frames: list[Loaded] = []
         num_bytes = num_pixels = 0
         for frame in source:
@@ -75,7 +120,7 @@ class SourceReader:
                     f"clip has more than {self._config.max_frames} frames; "
                     "send fewer or raise MediaConfig.max_frames"
                 )
-            loaded = self.read(frame, is_trusted=is_trusted)
+            loaded = self.read(frame, is_trusted=is_trusted, go_on=go_on)
             if isinstance(loaded, bytes):
                 num_bytes += len(loaded)
             else:
@@ -92,23 +137,27 @@ class SourceReader:
                 "send fewer or smaller ones or raise MediaConfig.max_pixels"
             )
 
-    def _read_reference(self, reference: str, is_trusted: bool) -> bytes:
+    def _read_reference(self, reference: str, is_trusted: bool, go_on: GoOn) -> bytes:
         match = _SCHEME.match(reference)
         scheme = (match[1] or match[2]).lower() if match else None
         if not reference:
             raise MediaError("picture reference is empty; send a data: URL or a path")
-        if scheme is None:
-            return self._read_file(reference, is_trusted)
         if scheme == "data":
             return self._read_data_url(reference)
-        if scheme == "file":
-            return self._read_file(_path_of_url(reference), is_trusted)
         if scheme in ("http", "https"):
-            raise MediaForbidden(
-                f"{_shown(reference)}: fetching remote pictures is off in this version; "
-                "send the picture itself as a data: URL"
-            )
+            return self._fetcher.fetch(reference, go_on)
+        if scheme in (None, "file"):
+            self._check_local(is_trusted)
+            return self._read_file(_path_of_url(reference) if scheme else reference, is_trusted)
         raise MediaForbidden(f"{_shown(reference)}: scheme {scheme}: is not allowed; send a data: URL")
+
+    def _check_local(self, is_trusted: bool) -> None:
+        """Where clients may name no files, all references to files get one answer: it tells nothing about any."""
+        if not is_trusted and self._config.allowed_local_path is None:
+            raise MediaForbidden(
+                "reading files of the server is off; send the picture or video itself as a data: URL, "
+                "or start the server with --allowed-local-media-path"
+            )
 
     def _read_data_url(self, url: str) -> bytes:
         """RFC 2397. The declared type is not believed: the bytes themselves say what they are."""
@@ -159,11 +208,7 @@ class SourceReader:
     def _confined(self, path: str) -> str:
         """The real path of a client's reference, links resolved; it must lie below the allowed folder."""
         root = self._config.allowed_local_path
-        if root is None:
-            raise MediaForbidden(
-                f"{_shown(path)}: reading files of the server is off; send a data: URL, "
-                "or start the server with --allowed-local-media-path"
-            )
+        assert root is not None, "checked before any path is looked at"
         real_root = os.path.realpath(root)
         real = os.path.realpath(os.path.join(real_root, path))
         if not Path(real).is_relative_to(real_root):

@@ -1,6 +1,6 @@
 """What every model family shares between a picture's header and the encoder's input.
 
-Owns the options a request may set, the resize rule, the fold of pixels into patches and the three-axis (M-RoPE)
+Owns the resize rule, the fold of pixels into patches and the three-axis (M-RoPE)
 positions of a prompt. A family (one file each) says with which numbers. Owns no decoding of files and no
 normalisation: patches are raw uint8, and mean and deviation are folded into the weights of the patch embedding.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
@@ -19,57 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
+from tapetum.core.errors import ConfigError, MediaError
 from tapetum.core.media import Geometry, MediaItem, MediaKind, Span
 from tapetum.core.request import Prompt
+from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
+from tapetum.processing.sampling import FrameSampling
 
 Picture = Image.Image | NDArray[np.uint8]  # upright RGB; an array is [height, width, 3]
 Segment = tuple[int, ...] | MediaItem
 MAX_ASPECT = 200
-MAX_OPTION_PIXELS = 2**31
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorOptions:
-    """What a request may choose about one picture or clip; `None` takes the checkpoint's value.
-
-    min_pixels, max_pixels bound the area of one frame after the resize; fps is the rate at which the frames of a
-    clip were taken (only families with a clock look at it).
-    """
-
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-    fps: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("min_pixels", "max_pixels"):
-            _check_number(name, getattr(self, name), int, 1, MAX_OPTION_PIXELS)
-        _check_number("fps", self.fps, (int, float), 0.001, 1000)
-        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
-            raise InvalidParameter(
-                f"min_pixels is {self.min_pixels}, above max_pixels {self.max_pixels}; lower it",
-                param="min_pixels",
-            )
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, object]) -> ProcessorOptions:
-        names = [item.name for item in fields(cls)]
-        for name in options:
-            if name not in names:
-                raise InvalidParameter(
-                    f"media option {name!r} is unknown; known are {', '.join(names)}", param=str(name)
-                )
-        return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks the types
-
-
-def _check_number(name: str, value: object, kind: type | tuple[type, ...], low: float, high: float) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, kind):
-        wanted = "an integer" if kind is int else "a number"
-        raise InvalidParameter(f"{name} is {value!r}, must be {wanted}", param=name)
-    if not low <= value <= high:  # type: ignore[operator]  # also refuses NaN
-        raise InvalidParameter(f"{name} is {value}, allowed are {low:g} to {high:g}", param=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +44,19 @@ class PixelBounds:
                 "the lower must be at least 1 and not above the upper"
             )
 
-    def chosen(self, options: ProcessorOptions) -> PixelBounds:
-        """A bound the request gives wins; a bound of the checkpoint moves out of its way."""
+    def chosen(self, options: ProcessorOptions, *, token_area: int, steps: int) -> PixelBounds:
+        """A bound the request gives wins; a bound of the checkpoint moves out of its way.
+
+        `token_area` are the pixels behind a visual token, `steps` those of the time axis.
+        """
         low = options.min_pixels or min(self.min_pixels, options.max_pixels or self.min_pixels)
         high = options.max_pixels or max(self.max_pixels, low)
-        return PixelBounds(low, high)
+        if options.detail == "low":
+            high = min(high // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS * token_area)
+        if options.max_visual_tokens is not None:
+            high = min(high, options.max_visual_tokens // steps * token_area)
+        high = max(high, 1)
+        return PixelBounds(min(low, high), high)
 
 
 class Processor(Protocol):
@@ -104,10 +70,27 @@ class Processor(Protocol):
     def parameters(self) -> Mapping[str, int]:
         """Numbers that decide how pixels become patches; part of every media key."""
 
+    @property
+    def sampling(self) -> FrameSampling:
+        """Which frames of a video file the family looks at."""
+
     def geometry(
-        self, kind: MediaKind, width: int, height: int, *, frames: int = 1, options: ProcessorOptions
+        self,
+        kind: MediaKind,
+        width: int,
+        height: int,
+        *,
+        frames: int = 1,
+        frame_rate: float | None = None,
+        options: ProcessorOptions,
     ) -> Geometry:
-        """From the upright size alone; raises MediaError for a shape the family does not take."""
+        """From the upright size alone; raises MediaError for a shape the family does not take.
+
+        `frame_rate` is that of the frames the family gets, where it is known better than by `options.fps`.
+        """
+
+    def least_pixels(self, kind: MediaKind, options: ProcessorOptions) -> int:
+        """The area of a frame below which no budget of a whole prompt pushes it."""
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
         """[P, C] in merge order; `frames` is read one at a time, so a lazy one keeps memory low."""
@@ -139,6 +122,15 @@ def smart_resize(width: int, height: int, *, factor: int, bounds: PixelBounds) -
         used_width = math.ceil(width * beta / factor) * factor
         used_height = math.ceil(height * beta / factor) * factor
     return used_width, used_height
+
+
+def fit_tokens(width: int, height: int, *, factor: int, most: int) -> tuple[int, int]:
+    """The size of at most `most` tokens, where `smart_resize` goes over its bounds: for a strict budget."""
+    beta = math.sqrt(width * height / (most * factor * factor))
+    columns = max(1, math.floor(width / beta / factor))
+    rows = max(1, math.floor(height / beta / factor))
+    # Over the budget only where one side is a single token that could not shrink further.
+    return min(columns, most) * factor, min(rows, most) * factor
 
 
 def resize(picture: Picture, size: tuple[int, int]) -> NDArray[np.uint8]:

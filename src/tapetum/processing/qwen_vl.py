@@ -11,14 +11,14 @@ A still picture is folded once ([P, 3*p*p]); the model adds up its temporal kern
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapetum.core.errors import CheckpointError, ConfigError, MediaError
+from tapetum.core.errors import CheckpointError, ConfigError, InvalidParameter, MediaError
 from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
@@ -26,15 +26,15 @@ from tapetum.processing.base import (
     Picture,
     PixelBounds,
     Placement,
-    ProcessorOptions,
     Segment,
+    fit_tokens,
     fold_patches,
     lay_out,
     resize,
     smart_resize,
 )
-
-DEFAULT_FPS = 2.0  # the rate the family was trained at; used for frames that come without one
+from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class QwenVLProcessor:
     merge_size: int
     temporal_patch_size: int
     bounds: Mapping[MediaKind, PixelBounds]
+    sampling: FrameSampling = field(default_factory=FrameSampling)
     window: int | None = None  # merged cells per side of an attention window; None = whole frames
     tokens_per_second: int | None = None  # None = the time axis counts steps
 
@@ -65,12 +66,14 @@ class QwenVLProcessor:
             _check_switches(file, sizes)
         _normalisation(files)
         bounds = {kind: _pixel_bounds(file, kind) for kind, file in files.items()}
+        sampling = _sampling(files["video"], sizes["temporal_patch_size"])
         for file in files.values():
             file.finish(_IGNORED_KEYS)
         has_windows = config.get("model_type") == "qwen2_5_vl"
         return cls(
             media_tokens=_media_tokens(config),
             bounds=bounds,
+            sampling=sampling,
             window=_cells_of_window(vision, patch_size * merge_size) if has_windows else None,
             tokens_per_second=vision.integer("tokens_per_second", 4) if has_windows else None,
             **sizes,
@@ -85,19 +88,22 @@ class QwenVLProcessor:
         }
 
     def geometry(
-        self, kind: MediaKind, width: int, height: int, *, frames: int = 1, options: ProcessorOptions
+        self,
+        kind: MediaKind,
+        width: int,
+        height: int,
+        *,
+        frames: int = 1,
+        frame_rate: float | None = None,
+        options: ProcessorOptions,
     ) -> Geometry:
         if frames < 1 or (kind == "image" and frames != 1):
             raise MediaError(f"{kind} has {frames} frames; a picture has one, a clip at least one")
-        used = smart_resize(
-            width,
-            height,
-            factor=self.patch_size * self.merge_size,
-            bounds=self.bounds[kind].chosen(options),
-        )
         time = -(-frames // self.temporal_patch_size)
+        used = self._used(kind, (width, height), time, options)
         rows, columns = used[1] // self.patch_size, used[0] // self.patch_size
         has_clock = kind == "video" and self.tokens_per_second is not None
+        rate = frame_rate or options.fps or DEFAULT_FPS
         return Geometry(
             kind=kind,
             original=(width, height),
@@ -106,8 +112,11 @@ class QwenVLProcessor:
             grid_thw=(time, rows, columns),
             num_tokens=time * rows * columns // self.merge_size**2,
             segments=self._segments(rows, columns) * time,
-            seconds_per_grid=self.temporal_patch_size / (options.fps or DEFAULT_FPS) if has_clock else 0.0,
+            seconds_per_grid=self.temporal_patch_size / rate if has_clock else 0.0,
         )
+
+    def least_pixels(self, kind: MediaKind, options: ProcessorOptions) -> int:
+        return self._bounds(kind, options, steps=1).min_pixels
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
         return fold_patches(
@@ -120,6 +129,28 @@ class QwenVLProcessor:
 
     def layout(self, segments: Sequence[Segment]) -> Prompt:
         return lay_out(segments, self.media_tokens, self._place)
+
+    def _bounds(self, kind: MediaKind, options: ProcessorOptions, *, steps: int) -> PixelBounds:
+        side = self.patch_size * self.merge_size
+        return self.bounds[kind].chosen(options, token_area=side * side, steps=steps)
+
+    def _used(
+        self, kind: MediaKind, size: tuple[int, int], steps: int, options: ProcessorOptions
+    ) -> tuple[int, int]:
+        """The size of a frame. The reference's rule may go over its bounds by a little; a budget may not."""
+        if options.max_visual_tokens is not None and options.max_visual_tokens < steps:
+            raise InvalidParameter(
+                f"max_visual_tokens is {options.max_visual_tokens}, the {kind} has at least {steps}, one for each "
+                f"{self.temporal_patch_size} frames; raise it or take fewer frames",
+                param="max_visual_tokens",
+            )
+        factor, bounds = self.patch_size * self.merge_size, self._bounds(kind, options, steps=steps)
+        used = smart_resize(*size, factor=factor, bounds=bounds)
+        is_strict = options.max_visual_tokens is not None or options.detail == "low"
+        most = max(1, bounds.max_pixels // factor**2)
+        if is_strict and used[0] * used[1] > most * factor**2:
+            return fit_tokens(*size, factor=factor, most=most)
+        return used
 
     def _segments(self, rows: int, columns: int) -> tuple[int, ...]:
         """Patches of the attention segments of one frame, in the order in which the encoder runs them."""
@@ -185,7 +216,7 @@ _REQUIRED_VALUES: tuple[tuple[str, object], ...] = (
     ("rescale_factor", 1 / 255),
     ("cap_pixels_per_frame", False),
 )
-_IGNORED_KEYS = (  # names of classes, ways of returning, and the choice of frames, which is the caller's here
+_IGNORED_KEYS = (  # names of classes, ways of returning, and whether frames are chosen: of a file they always are
     "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class", "auto_map",
     "crop_size", "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
     "return_tensors", "return_metadata", "pad_size", "size_divisor", "video_metadata", "image_seq_length",
@@ -223,6 +254,17 @@ def _pixel_bounds(file: ConfigReader, kind: MediaKind) -> PixelBounds:
                 raise ConfigError(f"{size.name}: {edge} is missing")
             found.append(default)
     return PixelBounds(*found)
+
+
+def _sampling(file: ConfigReader, multiple: int) -> FrameSampling:
+    """The numbers of transformers' `sample_frames`, with the defaults of its class."""
+    return FrameSampling(
+        fps=file.number("fps", DEFAULT_FPS),
+        num_frames=file.integer("num_frames") if file.has("num_frames") else None,
+        min_frames=file.integer("min_frames", 4),
+        max_frames=file.integer("max_frames", 768),
+        multiple=multiple,
+    )
 
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour

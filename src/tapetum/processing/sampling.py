@@ -1,0 +1,58 @@
+"""Which frames of a video file a model sees: how many, and which.
+
+The count is that of transformers' `Qwen2VLVideoProcessor.sample_frames`: a rate, at least and at most so many, in
+multiples of the frames that share a patch. It departs where all frames of a short clip are wanted and are no such
+multiple: none is left out then, and the last is repeated as in any clip of an odd length.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tapetum.processing.options import ALL_FRAMES, ProcessorOptions
+
+DEFAULT_FPS = 2.0  # the rate Qwen's families were trained at; used for frames that come without one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSampling:
+    """The numbers of one checkpoint; options of a request go before them."""
+
+    fps: float = DEFAULT_FPS
+    num_frames: int | None = None  # so many whatever the length, instead of a rate
+    min_frames: int = 4
+    max_frames: int = 768
+    multiple: int = 2  # frames that share a patch
+
+    def count(self, total: int, seconds: float, options: ProcessorOptions) -> int:
+        """How many of `total` frames that last `seconds`."""
+        num_frames = options.num_frames if options.fps or options.num_frames else self.num_frames
+        if num_frames == ALL_FRAMES:
+            wanted = float(total)
+        elif num_frames and not options.fps:
+            wanted = round(num_frames / self.multiple) * self.multiple or 1
+        else:
+            wanted = max(seconds * (options.fps or self.fps), options.min_frames or self.min_frames)
+            wanted = min(wanted, num_frames or wanted)
+        wanted = min(wanted, options.max_frames or self.max_frames)
+        if wanted >= total:
+            return total
+        return int(wanted) // self.multiple * self.multiple or 1
+
+
+def spread(total: int, count: int) -> list[int]:
+    """`count` of `total` frames, evenly from the first, in the float32 of torch.arange(0, total, total / count)."""
+    return [int(np.float32(index * (total / count))) for index in range(count)]
+
+
+def shown_at(times: Sequence[int], end: int, count: int) -> list[int]:
+    """The frames that are shown at `count` evenly spaced times from the first frame to `end`.
+
+    `times` say when each frame is first shown, ascending, in the unit of `end`. A frame shown for long may come twice.
+    """
+    span = end - times[0]
+    return [bisect_right(times, times[0] + index * span // count) - 1 for index in range(count)]
