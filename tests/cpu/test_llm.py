@@ -281,7 +281,7 @@ def test_an_interrupt_gives_up_the_loads_of_prompts_that_are_being_built(llm, mo
     futures: list[Future] = []
 
     class HeldLoader:
-        def submit(self, part, *, tenant):
+        def plan(self, part, *, tenant):
             futures.append(Future())
             return futures[-1]
 
