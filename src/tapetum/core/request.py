@@ -12,7 +12,7 @@ from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "structural"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class Grammar:
 
     kind: GrammarKind
     source: str = ""
+    param: str = "grammar"  # the field of the request it came from, which an error names
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind) or not isinstance(self.source, str):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
+import llguidance
 import tokenizers
 
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
@@ -110,6 +112,15 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=skip_special))
+
+    @cached_property
+    def trie(self) -> llguidance.LLTokenizer:
+        """The vocabulary as grammars look through it; made at its first use, which takes a moment.
+
+        Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
+        """
+        mark = min(self.media_tokens or self.special_ids)
+        return llguidance.LLTokenizer(self._backend.to_str(), eos_token=mark)
 
     def token_id(self, token: str) -> int | None:
         found: int | None = self._backend.token_to_id(token)
