@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.request import SamplingParams
-from tapetum.engine.generation import Generation
+from tapetum.core.request import Grammar
 from tapetum.server.chat.reply import Reply
 from tapetum.server.chat.sampling import priority_number
 from tapetum.server.chat.schema import ChatRequest
@@ -15,12 +15,10 @@ from tapetum.server.chat.tools import ToolUse
 from tapetum.server.chat.translate import chat_input_of, sampling_of, use_of
 from tapetum.server.chat.voice import Voice
 from tapetum.server.serving import Serving
-from tapetum.text.reasoning import ReasoningStream, opens_reasoning
+from tapetum.text.reasoning import ReasoningStream, Thinking
 from tapetum.text.tool_calls import ToolCallStream
 from tapetum.text.tool_grammar import tool_grammar
 from tapetum.text.tools import ToolStyle
-
-_TAIL = 16  # tokens of the prompt's end that show whether it opens the reasoning
 
 
 async def ask_chat(serving: Serving, asked: ChatRequest, *, tenant: str) -> Reply:
@@ -30,18 +28,22 @@ async def ask_chat(serving: Serving, asked: ChatRequest, *, tenant: str) -> Repl
     """
     model = serving.model_name(asked.model)
     engine = serving.engine
+    template = engine.files.template
     num_waiting = engine.num_waiting
-    use = use_of(asked)
+    chat, sampling, use = chat_input_of(asked), sampling_of(asked), use_of(asked)
+    style = template.abilities.tool_style
+    # An answer that is held to a format from its first token has no room for thoughts.
+    thinking = template.thinking(chat) if sampling.grammar is None else "never"
     generation = await engine.submit(
-        chat_input_of(asked),
-        _sampling(asked, use),
+        chat,
+        replace(sampling, grammar=_with_tools(sampling.grammar, use, style, thinking)),
         priority=priority_number(asked.priority),
         timeout_s=asked.timeout_s,
         tenant=tenant,
     )
     return Reply(
         engine.choices(generation, asked.num_choices),
-        [_voice(use) for _ in range(asked.num_choices)],
+        [_voice(use, style, thinking) for _ in range(asked.num_choices)],
         asked,
         model=model,
         tokenizer=engine.tokenizer,
@@ -49,23 +51,31 @@ async def ask_chat(serving: Serving, asked: ChatRequest, *, tenant: str) -> Repl
     )
 
 
-def _sampling(asked: ChatRequest, use: ToolUse) -> SamplingParams:
-    """With the grammar of the tools, if any."""
-    sampling = sampling_of(asked)
+def _with_tools(
+    grammar: Grammar | None, use: ToolUse, style: ToolStyle, thinking: Thinking
+) -> Grammar | None:
+    """The grammar of the answer: of its format or of the calls in it."""
     if not use.tools:
-        return sampling
-    if sampling.grammar is not None:
+        return grammar
+    if grammar is not None:
         raise InvalidParameter(
-            "tools and a format of the answer are both asked for; leave one of them out or set tool_choice to none",
+            f"tools and {grammar.param} both say what the answer looks like; leave one of them out or set "
+            "tool_choice to none",
             param="tools",
         )
-    return replace(sampling, grammar=tool_grammar(use.tools, use.choice, parallel=use.is_parallel))
+    return tool_grammar(use.tools, use.choice, parallel=use.is_parallel, style=style, thinking=thinking)
 
 
-def _voice(use: ToolUse) -> Voice:
-    calls = ToolCallStream(names=[tool.name for tool in use.tools], new_id=_new_id) if use.tools else None
-    return Voice(calls=calls, max_calls=None if use.is_parallel else 1)
+def _voice(use: ToolUse, style: ToolStyle, thinking: Thinking) -> Voice:
+    reasoning = None if thinking == "never" else ReasoningStream(is_open=thinking == "open")
+    if not use.tools:
+        return Voice(reasoning)
+    calls = ToolCallStream(style, names=[tool.name for tool in use.tools], new_id=_NEW_ID[style])
+    return Voice(reasoning, calls, max_calls=None if use.is_parallel else 1)
 
 
-def _new_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+_NEW_ID: dict[ToolStyle, Callable[[], str]] = {
+    "hermes": lambda: f"call_{uuid.uuid4().hex[:24]}",
+    "llama3_json": lambda: f"call_{uuid.uuid4().hex[:24]}",
+    "mistral": lambda: uuid.uuid4().hex[:9],  # its templates take no other length
+}

@@ -62,48 +62,53 @@ class FormatFields(UnservedFields, frozen=True, kw_only=True):
 def grammar_of(asked: FormatFields) -> Grammar | None:
     """The grammar of the answer's text, if any; raises InvalidParameter where several are asked for."""
     inner = asked.structured_outputs or StructuredOutputs()
-    named = {
-        "response_format": _format(asked.response_format),
-        "structured_outputs.json": _schema(inner.json),
-        "structured_outputs.json_object": Grammar(kind="json_object") if inner.json_object else None,
-        "structured_outputs.regex": _written("regex", inner.regex),
-        "structured_outputs.choice": _choice(inner.choice),
-        "structured_outputs.grammar": _written("lark", inner.grammar),
-        "guided_json": _schema(asked.guided_json),
-        "guided_regex": _written("regex", asked.guided_regex),
-        "guided_choice": _choice(asked.guided_choice),
-        "guided_grammar": _written("lark", asked.guided_grammar),
-    }
-    found = {name: grammar for name, grammar in named.items() if grammar is not None}
+    asked_for = (
+        _format(asked.response_format),
+        _schema("structured_outputs.json", inner.json),
+        _any_object("structured_outputs.json_object", inner.json_object),
+        _written("structured_outputs.regex", "regex", inner.regex),
+        _choice("structured_outputs.choice", inner.choice),
+        _written("structured_outputs.grammar", "lark", inner.grammar),
+        _schema("guided_json", asked.guided_json),
+        _written("guided_regex", "regex", asked.guided_regex),
+        _choice("guided_choice", asked.guided_choice),
+        _written("guided_grammar", "lark", asked.guided_grammar),
+    )
+    found = [grammar for grammar in asked_for if grammar is not None]
     if len(found) > 1:
+        names = " and ".join(grammar.param for grammar in found)
         raise InvalidParameter(
-            f"{' and '.join(found)} each say what the answer looks like; send one of them",
-            param=list(found)[1],
+            f"{names} each say what the answer looks like; send one of them", param=found[1].param
         )
-    return next(iter(found.values()), None)
+    return found[0] if found else None
 
 
 def _format(asked: ResponseFormat | None) -> Grammar | None:
     match asked:
         case JsonObjectFormat():
-            return Grammar(kind="json_object")
+            return _any_object("response_format", True)
         case JsonSchemaFormat(json_schema=named):
-            return _schema(named.schema)
+            return _schema("response_format.json_schema.schema", named.schema)
     return None
 
 
-def _schema(schema: str | JsonSchema | None) -> Grammar | None:
+def _any_object(param: str, is_asked: bool | None) -> Grammar | None:
+    return Grammar(kind="json_object", param=param) if is_asked else None
+
+
+def _schema(param: str, schema: str | JsonSchema | None) -> Grammar | None:
     if schema is None:
         return None
-    return Grammar(kind="json_schema", source=schema if isinstance(schema, str) else _as_text(schema))
+    source = schema if isinstance(schema, str) else _as_text(schema)
+    return Grammar(kind="json_schema", source=source, param=param)
 
 
-def _choice(choice: Sequence[str] | None) -> Grammar | None:
-    return None if choice is None else Grammar(kind="choice", source=_as_text(choice))
+def _choice(param: str, choice: Sequence[str] | None) -> Grammar | None:
+    return None if choice is None else Grammar(kind="choice", source=_as_text(choice), param=param)
 
 
-def _written(kind: GrammarKind, source: str | None) -> Grammar | None:
-    return None if source is None else Grammar(kind=kind, source=source)
+def _written(param: str, kind: GrammarKind, source: str | None) -> Grammar | None:
+    return None if source is None else Grammar(kind=kind, source=source, param=param)
 
 
 def _as_text(value: object) -> str:
