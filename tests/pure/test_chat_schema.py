@@ -457,6 +457,7 @@ def test_a_format_that_is_none_is_named(fields: dict[str, object], param: str) -
         ({"request_id": "ü"}, "request_id"),
         ({"cache_salt": 5}, "cache_salt"),
         ({"top_logprobs": 5}, "top_logprobs"),
+        ({"priority": "a - at `$.seed`"}, "priority"),
         ({"top_logprobs": 5, "logprobs": False}, "top_logprobs"),
     ],
 )

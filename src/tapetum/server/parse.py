@@ -14,7 +14,7 @@ import msgspec
 from tapetum.core.errors import InvalidParameter, RequestError
 
 T = TypeVar("T")
-_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
+_PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?([^`]*)`", re.DOTALL)
 
 
 def parsed(decode: Callable[[bytes], T], body: bytes, remedies: Mapping[str, str] | None = None) -> T:
@@ -37,8 +37,8 @@ def invalid(
 ) -> InvalidParameter:
     """The decoder says where as a path; the field's name is what clients look for. `place` is where its root lies."""
     reason = str(error)
-    match = _PLACE.search(reason)
-    path, what = (match[1].removesuffix("[...]"), reason[: match.start()]) if match else ("", reason)
+    match = _PLACE.fullmatch(reason)
+    path, what = (match[2].removesuffix("[...]"), match[1]) if match else ("", reason)
     param = place + path if not (place and path) or path.startswith("[") else f"{place}.{path}"
     for pattern, remedy in (remedies or {}).items():
         if re.search(rf"(?:{pattern})$", param) and what.startswith("Invalid"):

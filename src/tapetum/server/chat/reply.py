@@ -30,7 +30,7 @@ _NOTHING = AnswerMessage()
 class Reply:
     """Reads the choices of one request to their end and writes them down.
 
-    `voices`: one for each choice. `num_waiting`: others that were before it.
+    `voices`: one for each choice. `num_waiting`: others that were before it. `choices` is for the log.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reply:
         tokenizer: Tokenizer,
         num_waiting: int = 0,
     ) -> None:
-        self._choices = choices
+        self.choices = choices
         self._generation = choices.generation
         self._asked = asked
         self._model = model
@@ -60,7 +60,7 @@ class Reply:
     async def whole(self) -> ChatAnswer:
         """The answer once it is complete; raises TapetumError where it cannot be. Cancelling it ends the request."""
         try:
-            async with aclosing(aiter(self._choices)) as news:
+            async with aclosing(aiter(self.choices)) as news:
                 async for index, delta in news:
                     self._voices[index].read(delta)
         finally:
@@ -68,7 +68,7 @@ class Reply:
         return self._answer(
             "chat.completion",
             [self._choice(index, voice) for index, voice in enumerate(self._voices)],
-            usage=usage(self._generation, self._choices.num_tokens),
+            usage=usage(self._generation, self.choices.num_tokens),
             tapetum=closing(self._generation),
             has_prompt_ids=True,
         )
@@ -78,7 +78,7 @@ class Reply:
         try:
             for index in range(len(self._voices)):
                 yield self._opening_chunk(index)
-            async with aclosing(aiter(self._choices)) as news:
+            async with aclosing(aiter(self.choices)) as news:
                 async for index, delta in news:
                     piece = self._voices[index].read(delta)
                     if piece != _NOTHING or (delta.tokens and self._tells_tokens):
@@ -86,7 +86,7 @@ class Reply:
                     if delta.finish_reason is not None:
                         yield self._closing_chunk(index)
             if self._asked.has_usage_chunk:
-                yield self._chunk(usage=usage(self._generation, self._choices.num_tokens))
+                yield self._chunk(usage=usage(self._generation, self.choices.num_tokens))
         finally:
             self._close()
 
@@ -101,13 +101,13 @@ class Reply:
     def _close(self) -> None:
         """End the request if it still runs, and leave one line about it in the log."""
         if not self._is_over:
-            self._choices.cancel()
+            self.choices.cancel()
         timing = self._generation.timing
         _log.info(
             "%s: %d + %d tokens, %s; queue %.3f s, encode %.3f s, prefill %.3f s, first token %.3f s",
             self._generation.request_id,
             len(self._generation.prompt.token_ids),
-            self._choices.num_tokens,
+            self.choices.num_tokens,
             self._voices[0].finish_reason if self._is_over else "cut off",
             timing.queue_s,
             timing.encode_s,
