@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import httpx2
 
@@ -124,12 +124,3 @@ class _Reading:
             lines = [line[5:].lstrip() for line in event.splitlines() if line.startswith(b"data:")]
             if lines and not self.is_enough:
                 self.chunks.append(Chunk(b"\n".join(lines), time.monotonic()))
-
-
-async def poll(client: Client, path: str, *, every_s: float, for_s: float) -> AsyncIterator[Reply]:
-    """Ask again and again; each turn begins on time, however long the last answer took."""
-    began_s = turn_s = time.monotonic()
-    while turn_s < began_s + for_s:
-        yield await client.get(path)
-        turn_s = max(turn_s + every_s, time.monotonic())
-        await asyncio.sleep(turn_s - time.monotonic())

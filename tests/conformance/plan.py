@@ -88,7 +88,7 @@ class Planner:
         return settings.flags_of(config, figures)
 
     async def _room_for(self, body: dict) -> int | None:
-        num_tokens = await self._server.num_prompt_tokens({**body, "max_tokens": 1})
+        num_tokens = await self._server.num_prompt_tokens(body)
         return None if num_tokens is None else await self._server.context() - num_tokens
 
     async def _ask(self, case_id: str) -> None:

@@ -72,9 +72,8 @@ class LiveServer:
         return visual_tokens, int((await self.numbers()).tier_bytes("features") - before)
 
     async def num_prompt_tokens(self, body: dict) -> int | None:
-        """Counted without an answer; None for a prompt that is refused."""
-        reply = await self._insider.post(body, path="/v1/estimate")
-        return reply.documents[0]["prompt_tokens"] if reply.status == 200 else None
+        """Told with an answer of one token; None for a prompt that is refused."""
+        return (await self.post({**body, "max_tokens": 1, "stream": False})).prompt_tokens
 
     async def prompt_of(self, body: dict) -> PromptSeen:
         reply = await self._insider.post(body, path="/debug/prompt")

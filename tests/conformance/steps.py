@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
-from tests.conformance.client import CHAT, JSON, poll
+from tests.conformance.client import CHAT, JSON
 from tests.conformance.fill import filled
 from tests.conformance.observation import Observation, Unmet
 from tests.conformance.process import Start
@@ -33,6 +33,7 @@ _PARAMETERS: dict[str, frozenset[str]] = {
 }
 _POLL_EVERY_MS = 100
 _POLL_FOR_S = 10.0
+_LEAST_POLLS = 20  # from here on a 95th percentile says something
 _SIGNALS = ("TERM", "KILL", "INT")
 
 
@@ -91,18 +92,20 @@ class Steps:
         """A poll in the background ends with the step beside it, or, where a signal is sent, when its time is over."""
         began_s = time.monotonic()
         has_signal = "signal" in {inner["do"] for step in steps for inner in (step, *step.get("steps", ()))}
-        polls: list[asyncio.Task[None]] = []
+        beside: list[asyncio.Task[None]] = []
+        is_enough = asyncio.Event()
         try:
             for step in steps:
                 if step["do"] == "poll" and step.get("background"):
-                    polls.append(asyncio.create_task(self._poll(step)))
+                    beside.append(asyncio.create_task(self._poll(step, is_enough)))
                     continue
                 await self._do[step["do"]](step)
                 if not has_signal:
-                    await _cancelled(polls)
-            await asyncio.gather(*polls)
+                    is_enough.set()
+            await asyncio.gather(*beside)
         finally:
-            await _cancelled(polls)
+            for task in beside:
+                task.cancel()
         self._seen.ended_s = time.monotonic()
         self._seen.seconds = self._seen.ended_s - began_s
 
@@ -153,10 +156,18 @@ class Steps:
     async def _get(self, step: dict) -> None:
         self._seen.keep(step.get("save"), await self._stage.server.client.get(step["path"]))
 
-    async def _poll(self, step: dict) -> None:
+    async def _poll(self, step: dict, is_enough: asyncio.Event | None = None) -> None:
+        """Each turn begins on time, however long the last answer took; ends early once `is_enough`."""
         every_s, for_s = step.get("every_ms", _POLL_EVERY_MS) / 1000, step.get("for_s", _POLL_FOR_S)
-        async for reply in poll(self._stage.server.client, step["path"], every_s=every_s, for_s=for_s):
-            self._seen.keep(step.get("save"), reply)
+        began_s = turn_s = time.monotonic()
+        num_polls = 0
+        while turn_s < began_s + for_s and not (
+            is_enough and is_enough.is_set() and num_polls >= _LEAST_POLLS
+        ):
+            self._seen.keep(step.get("save"), await self._stage.server.client.get(step["path"]))
+            num_polls += 1
+            turn_s = max(turn_s + every_s, time.monotonic())
+            await asyncio.sleep(turn_s - time.monotonic())
 
     async def _derive_stop(self, step: dict) -> None:
         """A text that is shorter than wanted gives its last piece of the wanted length."""
@@ -195,10 +206,3 @@ class Steps:
     def _keep(self, step: dict, reply: Reply) -> None:
         self._seen.replies.append(reply)
         self._seen.keep(step.get("save"), reply)
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    tasks.clear()
