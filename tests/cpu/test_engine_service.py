@@ -176,7 +176,7 @@ class HeldLoader:
     def __init__(self) -> None:
         self.futures: list[Future] = []
 
-    def submit(self, part, *, tenant):
+    def plan(self, part, *, tenant):
         self.futures.append(Future())
         return self.futures[-1]
 
@@ -199,12 +199,12 @@ async def until(condition) -> None:
 async def test_a_client_that_leaves_while_its_pictures_load_stops_their_loads(service, executor, loader):
     task = asyncio.create_task(service.submit(chat(*(picture(i) for i in range(6))), GREEDY))
     await until(lambda: len(loader.futures) == 6)
-    assert service._num_preparing == 1
+    assert service._preparation.num_running == 1
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all(future.cancelled() for future in loader.futures)
-    await until(lambda: service._num_preparing == 0)
+    await until(lambda: service._preparation.num_running == 0)
     await at_rest(service, executor)
 
 
@@ -230,9 +230,9 @@ async def test_a_preparation_counts_until_its_thread_is_done(service, monkeypatc
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.sleep(0.05)
-    assert service._num_preparing == 1
+    assert service._preparation.num_running == 1
     may_end.set()
-    await until(lambda: service._num_preparing == 0)
+    await until(lambda: service._preparation.num_running == 0)
 
 
 async def test_loads_given_up_before_they_begin_end_when_they_do(service, loader, monkeypatch):
@@ -243,7 +243,7 @@ async def test_loads_given_up_before_they_begin_end_when_they_do(service, loader
     with pytest.raises(asyncio.CancelledError):
         await task
     may_end.set()
-    await until(lambda: service._num_preparing == 0)
+    await until(lambda: service._preparation.num_running == 0)
     assert [future.cancelled() for future in loader.futures] == [True]
 
 
@@ -259,7 +259,7 @@ async def test_so_many_prompts_are_prepared_and_no_more(executor, monkeypatch):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await until(lambda: service._num_preparing == 0)
+        await until(lambda: service._preparation.num_running == 0)
         assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
 
 

@@ -13,11 +13,9 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, TextInput
@@ -27,7 +25,6 @@ from tapetum.core.errors import (
     DeadlinePassed,
     EngineDead,
     InvalidParameter,
-    Overloaded,
     TapetumError,
 )
 from tapetum.core.model import ModelFacts
@@ -35,6 +32,7 @@ from tapetum.core.request import Request, SamplingParams
 from tapetum.core.stats import SchedulerStats
 from tapetum.engine.choices import Choices
 from tapetum.engine.engine import Engine
+from tapetum.engine.estimate import Estimate, estimate_of, workload_of
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.front import Front
 from tapetum.engine.generation import Generation
@@ -44,14 +42,13 @@ from tapetum.engine.link import Link, LocalLink
 from tapetum.engine.meters import Metric, rejections
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
+from tapetum.engine.preparation import Preparation, post
 from tapetum.engine.prompts import Draft, Loads, PromptInput, Terms
 from tapetum.engine.remote import ProcessLink
 from tapetum.text.tokenizer import Tokenizer
 
 AnyPrompt = PromptInput | str | Mapping[str, object] | Sequence[object]
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_MAX_PREPARATIONS = 32  # prompts built at a time; they mostly wait for fetches and for the media workers
 _RESTART_PAUSE_S = 1.0
 
 
@@ -73,9 +70,8 @@ class AsyncEngine:
         self._restarts_left = restarts
         self._front: Front | None = None
         self._facts: ModelFacts | None = None
-        self._pool = ThreadPoolExecutor(_MAX_PREPARATIONS, thread_name_prefix="tapetum-prompt")
+        self._preparation = Preparation(self._link.config.schedule.max_queue_len)
         self._generations: dict[str, Generation] = {}
-        self._num_preparing = 0  # until a thread is done with the prompt, be its client still there or not
         self._refusal: TapetumError | None = None  # why nothing more is taken
         self._is_stopping = False
         self._is_ready = False
@@ -87,8 +83,8 @@ class AsyncEngine:
         event_loop = asyncio.get_running_loop()
         facts, files = await asyncio.to_thread(
             self._link.start,
-            lambda news: _post(event_loop, self._deliver, news),
-            lambda death: _post(event_loop, self._die, death),
+            lambda news: post(event_loop, self._deliver, news),
+            lambda death: post(event_loop, self._die, death),
         )
         if self._is_stopping:  # while it was loading
             await asyncio.to_thread(self._link.stop, 0.0)
@@ -114,7 +110,7 @@ class AsyncEngine:
         await asyncio.to_thread(self._link.stop, grace_s)
         if self._front is not None:
             await asyncio.to_thread(self._front.close)
-        self._pool.shutdown(wait=False)  # what is queued there is refused when its turn comes
+        self._preparation.close()
 
     async def submit(
         self,
@@ -155,7 +151,19 @@ class AsyncEngine:
     async def draft(self, prompt: AnyPrompt, sampling: SamplingParams | None = None) -> Draft:
         """The tokens of a prompt, its media not yet loaded."""
         front = self._serving()
-        return await self._off_loop(front.prompts.draft, _input_of(prompt), sampling or SamplingParams())
+        draft = partial(front.prompts.draft, _input_of(prompt), sampling or SamplingParams())
+        return await self._preparation.run(draft, Loads())
+
+    async def estimate(
+        self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
+    ) -> Estimate:
+        """What a request would take, from the headers of its media alone; raises for one that makes no sense."""
+        front, loads, chosen = self._serving(), Loads(), sampling or SamplingParams()
+        plan = await self._preparation.run(
+            partial(front.prompts.plan, _input_of(prompt), chosen, tenant=tenant, loads=loads), loads
+        )
+        forecast = await asyncio.to_thread(self._link.forecast, workload_of(plan))
+        return estimate_of(plan, chosen, forecast, self._link.config, self.facts)
 
     @property
     def is_healthy(self) -> bool:
@@ -244,44 +252,16 @@ class AsyncEngine:
         return request
 
     async def _prepare(self, build: Callable[[], Request], terms: Terms, loads: Loads) -> Request:
-        limit = self._link.config.schedule.max_queue_len
-        if self._num_preparing >= limit:
-            raise Overloaded(f"{limit} prompts are being prepared, the limit; come back later")
-        work = self._pool.submit(build)
-        self._count_work(work)
         left_s = None if terms.deadline_s is None else terms.deadline_s - self._link.clock()
         try:
-            async with asyncio.timeout(left_s):
-                return await asyncio.wrap_future(work)
-        except (asyncio.CancelledError, TimeoutError) as error:
-            loads.cancel()
-            work.add_done_callback(self._discard)  # should it be done all the same
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            return await self._preparation.run(build, loads, left_s=left_s, on_waste=self._link.discard)
+        except TimeoutError:
             allowed_s = (terms.deadline_s or 0.0) - terms.arrival_s
             raise DeadlinePassed(
                 f"prompt took longer to prepare than its timeout_s of {allowed_s:.3f} s; "
                 "raise timeout_s or send smaller pictures",
                 param="timeout_s",
             ) from None
-
-    def _discard(self, work: Future[Request]) -> None:
-        if not work.cancelled() and work.exception() is None:
-            self._link.discard(work.result())
-
-    async def _off_loop(self, call: Callable[..., T], *arguments: object) -> T:
-        """The outcome of a call on the pool, which may be long but waits for nothing."""
-        work = self._pool.submit(call, *arguments)
-        self._count_work(work)
-        return await asyncio.wrap_future(work)
-
-    def _count_work(self, work: Future[T]) -> None:
-        event_loop = asyncio.get_running_loop()
-        self._count_preparing(1)
-        work.add_done_callback(lambda _: _post(event_loop, self._count_preparing, -1))
-
-    def _count_preparing(self, change: int) -> None:
-        self._num_preparing += change
 
     async def _fork(self, generation: Generation, index: int) -> Generation:
         """Another answer to the same prompt."""
@@ -352,9 +332,3 @@ def _input_of(prompt: AnyPrompt) -> PromptInput:
     if isinstance(prompt, (ChatInput, TextInput)):
         return prompt
     return text_input(prompt) if isinstance(prompt, (str, Mapping)) else chat_input(prompt)
-
-
-def _post(loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None], news: T) -> None:
-    """Run `deliver` on the event loop; nobody is left to tell when that has ended."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(deliver, news)

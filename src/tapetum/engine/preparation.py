@@ -1,0 +1,71 @@
+"""The pool on which prompts are built, off the event loop: how many at a time, until when, and what if nobody waits.
+
+All of the class but its threads lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from tapetum.core.errors import Overloaded
+from tapetum.engine.prompts import Loads
+
+T = TypeVar("T")
+_MAX_THREADS = 32  # they mostly wait for fetches and for the media workers
+
+
+class Preparation:
+    """`limit` is the number of prompts that may be prepared or wait for it; more are refused."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="tapetum-prompt")
+        self.num_running = 0  # until a thread is done with the prompt, be its client still there or not
+
+    async def run(
+        self,
+        work: Callable[[], T],
+        loads: Loads,
+        *,
+        left_s: float | None = None,
+        on_waste: Callable[[T], None] | None = None,
+    ) -> T:
+        """The outcome of `work` on a thread. Raises Overloaded; TimeoutError after `left_s` seconds.
+
+        Who gives up gives up the `loads` too; what comes out of the work all the same goes to `on_waste`.
+        """
+        if self.num_running >= self._limit:
+            raise Overloaded(f"{self._limit} prompts are being prepared, the limit; come back later")
+        future = self._pool.submit(work)
+        event_loop = asyncio.get_running_loop()
+        self._count(1)
+        future.add_done_callback(lambda _: post(event_loop, self._count, -1))
+        try:
+            async with asyncio.timeout(left_s):
+                return await asyncio.wrap_future(future)
+        except (asyncio.CancelledError, TimeoutError):
+            loads.cancel()
+            if on_waste is not None:
+                future.add_done_callback(lambda done: _waste(done, on_waste))
+            raise
+
+    def close(self) -> None:
+        """What is queued is refused when its turn comes."""
+        self._pool.shutdown(wait=False)
+
+    def _count(self, change: int) -> None:
+        self.num_running += change
+
+
+def post(loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None], news: T) -> None:
+    """Run `deliver` on the event loop, from any thread; nobody is left to tell when that has ended."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(deliver, news)
+
+
+def _waste(future: Future[T], on_waste: Callable[[T], None]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        on_waste(future.result())
