@@ -7,8 +7,8 @@ environment. Does not own ranges: the records check themselves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_args
 
 import click
@@ -62,6 +62,24 @@ class _Limit(click.ParamType[object]):
             )
 
 
+class _Object(click.ParamType[object]):
+    """A JSON object; the record says what is wrong inside."""
+
+    name = "JSON"
+
+    def __init__(self, example: str) -> None:
+        self._example = example
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            found = json.loads(str(value))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            self.fail(f"{value!r} is no JSON object; write one such as {self._example}", param, ctx)
+        return found
+
+
 class _Names(click.ParamType[tuple[str, ...]]):
     """A name, or several as vLLM writes them: a list in JSON."""
 
@@ -113,6 +131,18 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
         "Share of the GPU to use.",
     ),
     ("--limit-mm-per-prompt", "limit_per_prompt", _Limit(), "Pictures and clips of one prompt."),
+    (
+        "--mm-processor-kwargs",
+        "mm_processor_kwargs",
+        _Object('{"max_pixels": 1003520}'),
+        "Options of all pictures and clips; requests may ask for less.",
+    ),
+    (
+        "--media-io-kwargs",
+        "media_io_kwargs",
+        _Object('{"video": {"num_frames": 40, "fps": 2}}'),
+        "The same for a kind of media.",
+    ),
     ("--allowed-local-media-path", "allowed_local_path", _FOLDER, "Where files of clients must lie."),
     ("--media-max-mb", "max_bytes", _Size("MiB", 1024**2), "Largest picture file."),
     ("--media-timeout-s", "timeout_s", click.FLOAT, "Longest time to fetch and decode a picture."),
@@ -132,7 +162,7 @@ _SERVER_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ("--log-level", "log_level", click.Choice(get_args(LogLevel)), "What is worth a line."),
 )
 _DEFAULTS: dict[str, object] = {
-    item.name: item.default
+    item.name: None if item.default is MISSING else item.default
     for record in (ModelConfig, CacheConfig, ScheduleConfig, DeviceConfig, MediaConfig, ServerConfig)
     for item in fields(record)
 }
@@ -141,6 +171,8 @@ _UNSET_MEANS = {
     "max_model_len": "what the model says",
     "kv_cache_bytes": "a share of what is free",
     "allowed_local_path": "nowhere",
+    "mm_processor_kwargs": "what the model says",
+    "media_io_kwargs": "what the model says",
     "api_key_file": "none",
     "ssl_certfile": "plain http",
     "ssl_keyfile": "in the same file",
@@ -152,6 +184,13 @@ _UNSET_MEANS = {
 def engine_flags(command: T) -> T:
     """Every flag of an engine; one that is not given leaves its record's default."""
     command = _of_table(_ENGINE_FLAGS, command)
+    command = option(
+        "--allowed-media-domains",
+        "allowed_domains",
+        type=_Names(),
+        multiple=True,
+        help="Where http(s) references may lead: origins, host names, * for any; several.  [default: nowhere]",
+    )(command)
     command = option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         "has_prefix_caching",
@@ -219,7 +258,10 @@ def engine_config(model: str | None, options: Mapping[str, object]) -> EngineCon
     """The records of an engine from the flags that were given."""
     from tapetum.engine.options import config_from
 
-    return config_from(model, {name: value for name, value in options.items() if value not in (None, ())})
+    given: dict[str, Any] = {name: value for name, value in options.items() if value not in (None, ())}
+    if "allowed_domains" in given:
+        given["allowed_domains"] = _flat(given["allowed_domains"])
+    return config_from(model, given)
 
 
 def serve_config(model: str | None, options: Mapping[str, object]) -> tuple[EngineConfig, ServerConfig]:
@@ -228,14 +270,17 @@ def serve_config(model: str | None, options: Mapping[str, object]) -> tuple[Engi
     engine = engine_config(model, {name: value for name, value in options.items() if name not in names})
     given: dict[str, Any] = {name: options[name] for name in names & options.keys()}
     given = {name: value for name, value in given.items() if value not in (None, ())}
-    origins = given.pop("allowed_origins", ())
     server = ServerConfig(
-        **given,
-        allowed_origins=tuple(origin for several in origins for origin in several),
+        **{**given, "allowed_origins": _flat(given.get("allowed_origins", ()))},
         # three of the largest pictures as base64, or a long text where pictures are small
         max_body_bytes=max(4 * engine.media.max_bytes, 2**24),
     )
     return engine, server
+
+
+def _flat(several: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The names of a flag that is given several times, each time with one or several."""
+    return tuple(name for names in several for name in names)
 
 
 def _shown(name: str, kind: click.ParamType[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -92,6 +93,9 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--allowed-local-media-path": (str(SAMPLES_DIR), "media", "allowed_local_path", str(SAMPLES_DIR)),
     "--media-max-mb": ("3", "media", "max_bytes", 3 * 2**20),
     "--media-timeout-s": ("4", "media", "timeout_s", 4.0),
+    "--allowed-media-domains": ("a.example", "media", "allowed_domains", ("a.example",)),
+    "--mm-processor-kwargs": ('{"max_pixels": 5000}', "media", "mm_processor_kwargs", {"max_pixels": 5000}),
+    "--media-io-kwargs": ('{"video": {"fps": 1}}', "media", "media_io_kwargs", {"video": {"fps": 1}}),
     "--seed": ("9", "device", "seed", 9),
     "--threads": ("2", "device", "threads", 2),
 }
@@ -138,6 +142,23 @@ def test_a_flag_of_the_server_sets_its_field_and_no_other(
     assert result.exit_code == 0, result.output
     assert getattr(ServerConfig(), field) != value, "the test must set something new"
     assert served == [(EngineConfig(), ServerConfig(**{field: value}))]
+
+
+def test_several_places_of_media_are_allowed_by_several_flags_or_a_list(served: Served) -> None:
+    places = ("http://127.0.0.1:8123", "a.example", "*")
+    flag = "--allowed-media-domains"
+    assert cli("serve", *(word for place in places for word in (flag, place))).exit_code == 0
+    assert cli("serve", flag, json.dumps(places)).exit_code == 0
+    assert cli("serve", env={"TAPETUM_ALLOWED_MEDIA_DOMAINS": " ".join(places)}).exit_code == 0
+    assert [engine.media.allowed_domains for engine, _ in served] == [places] * 3
+
+
+@pytest.mark.parametrize("flag", ["--mm-processor-kwargs", "--media-io-kwargs"])
+@pytest.mark.parametrize("text", ["5", "[]", "{", "x"])
+def test_options_of_media_are_a_json_object(flag: str, text: str) -> None:
+    result = cli("serve", flag, text)
+    assert result.exit_code == 2
+    assert "is no JSON object; write one such as {" in " ".join(result.output.split())
 
 
 def test_a_body_may_hold_several_of_the_largest_pictures(served: Served) -> None:

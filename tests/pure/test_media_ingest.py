@@ -408,32 +408,33 @@ def test_close_fails_what_waits():
     assert (ingest.num_open, ingest.num_flights, ingest.cached_bytes) == (0, 0, 0)
 
 
-def test_nothing_is_left_after_a_mixed_load():
-    good = [png(seed) for seed in range(5)]
+def ask_much(ingest: Ingest, seed: int, futures: list[Future]) -> None:
+    """60 loads of good and bad pictures and clips, some given up at either step."""
+    rng = random.Random(seed)
+    good = [png(number) for number in range(5)]
     bad: list[object] = [b"", b"x", None, png()[:100], "http://x", "data:,"]
+    for _ in range(60):
+        source = rng.choice(good) if rng.random() < 0.7 else rng.choice(bad)
+        part = clip(source, source) if rng.random() < 0.2 else image(source)
+        plan = ingest.plan(part, tenant=rng.choice("ab"))
+        if rng.random() < 0.1 and plan.cancel():
+            futures.append(plan)
+            continue
+        try:
+            future = ingest.decode(plan.result(5))
+        except MediaError:
+            futures.append(plan)
+            continue
+        futures.append(future)
+        if rng.random() < 0.1:
+            future.cancel()
+
+
+def test_nothing_is_left_after_a_mixed_load():
     futures: list[Future] = []
     threads_before = threading.active_count()
     with running(workers=3, cache_bytes=50_000, timeout_s=5) as ingest:
-
-        def ask(seed: int) -> None:
-            rng = random.Random(seed)
-            for _ in range(60):
-                source = rng.choice(good) if rng.random() < 0.7 else rng.choice(bad)
-                part = clip(source, source) if rng.random() < 0.2 else image(source)
-                plan = ingest.plan(part, tenant=rng.choice("ab"))
-                if rng.random() < 0.1 and plan.cancel():
-                    futures.append(plan)
-                    continue
-                try:
-                    future = ingest.decode(plan.result(5))
-                except MediaError:
-                    futures.append(plan)
-                    continue
-                futures.append(future)
-                if rng.random() < 0.1:
-                    future.cancel()
-
-        askers = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        askers = [threading.Thread(target=ask_much, args=(ingest, seed, futures)) for seed in range(4)]
         for thread in askers:
             thread.start()
         for thread in askers:

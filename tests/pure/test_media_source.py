@@ -244,7 +244,7 @@ def test_file_urls_that_are_refused(url, words):
 @pytest.mark.parametrize("url", ["http://example.org/cat.png", "HTTPS://example.org", "https:x"])
 @pytest.mark.parametrize("trusted", [True, False])
 def test_remote_pictures_are_off_unless_allowed(url, trusted):
-    with pytest.raises(MediaForbidden, match="off; .* --allowed-media-domains"):
+    with pytest.raises(MediaForbidden, match=r"off; .* --allowed-media-domains"):
         read(url, trusted=trusted)
 
 

@@ -25,6 +25,8 @@ _RECORDS = {
     "media": MediaConfig,
 }
 _ALSO_KNOWN_AS = {
+    "allowed_local_media_path": "allowed_local_path",
+    "allowed_media_domains": "allowed_domains",
     "enable_prefix_caching": "has_prefix_caching",
     "limit_mm_per_prompt": "limit_per_prompt",
     "media_timeout_s": "timeout_s",

@@ -87,6 +87,11 @@ def decode(data: bytes, config: MediaConfig) -> Image.Image:
         return upright
 
 
+def is_picture(data: bytes) -> bool:
+    """Whether a file begins as a picture does that can be decoded."""
+    return any(data[offset : offset + len(magic)] == magic for offset, magic, _, _ in _FORMATS)
+
+
 def adopt_picture(picture: Image.Image, config: MediaConfig) -> Image.Image:
     """The canonical picture of one that the caller opened; always a copy."""
     check_pixels(picture.size, config)

@@ -22,9 +22,10 @@ from PIL import Image
 
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaForbidden, MediaTooLarge
+from tapetum.media.container import demuxer_of
 from tapetum.media.deadlines import GoOn
 from tapetum.media.fetch import Fetcher
-from tapetum.media.image import adopt_array, adopt_picture, check_bytes
+from tapetum.media.image import adopt_array, adopt_picture, check_bytes, is_picture
 
 Loaded = bytes | Image.Image  # a file still encoded, or an upright RGB picture
 _FRAMES_URL, _FRAME_URL = "data:video/jpeg;base64,", "data:image/jpeg;base64,"
@@ -145,11 +146,18 @@ class SourceReader:
         if scheme == "data":
             return self._read_data_url(reference)
         if scheme in ("http", "https"):
-            return self._fetcher.fetch(reference, go_on)
+            return self._fetched(reference, go_on)
         if scheme in (None, "file"):
             self._check_local(is_trusted)
             return self._read_file(_path_of_url(reference) if scheme else reference, is_trusted)
         raise MediaForbidden(f"{_shown(reference)}: scheme {scheme}: is not allowed; send a data: URL")
+
+    def _fetched(self, url: str, go_on: GoOn) -> bytes:
+        """A body that is no picture is not told about further: errors of a decoder might tell what is in it."""
+        data = self._fetcher.fetch(url, go_on)
+        if not is_picture(data) and demuxer_of(data) is None:
+            raise MediaError("the URL leads to no picture or video that can be decoded; check where it leads")
+        return data
 
     def _check_local(self, is_trusted: bool) -> None:
         """Where clients may name no files, all references to files get one answer: it tells nothing about any."""

@@ -4,10 +4,6 @@
 shown and where a decoder can start. `read_frames` then decodes what the wanted frames need and nothing else: from the
 keyframe before each to the frame itself.
 
-The bytes never leave memory: a file goes straight to the one demuxer that its first bytes name, and nothing that it
-refers to is opened, so there are no playlists, no other files and no network. FFmpeg comes with PyAV, the extra
-`[video]`, which is imported when the first video arrives.
-
 A frame that cannot be decoded is replaced by the one that a player would go on showing, the frame before it; where
 more than half of the wanted frames are like that, the file is refused.
 """
@@ -17,20 +13,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from io import BytesIO
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from tapetum.core.config import MediaConfig
-from tapetum.core.errors import MediaError, MediaTooLarge, TapetumError
-from tapetum.media.deadlines import GivenUp, GoOn
-from tapetum.media.image import check_bytes, check_pixels, to_rgb
+from tapetum.core.errors import MediaError, MediaTooLarge
+from tapetum.media.container import decoded, opened, packets_of
+from tapetum.media.deadlines import GoOn
+from tapetum.media.image import check_pixels, to_rgb
 from tapetum.processing.sampling import shown_at, spread
 
 if TYPE_CHECKING:
@@ -39,28 +33,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-# first bytes (after skipping `offset`), name in messages, demuxer
-_FORMATS: tuple[tuple[int, bytes, str, str], ...] = (
-    (4, b"ftyp", "MP4", "mov"),
-    (4, b"moov", "MP4", "mov"),
-    (4, b"mdat", "MP4", "mov"),
-    (4, b"wide", "MP4", "mov"),
-    (4, b"free", "MP4", "mov"),
-    (0, b"\x1aE\xdf\xa3", "WebM", "matroska"),
-    (8, b"AVI ", "AVI", "avi"),
-    (0, b"GIF87a", "GIF", "gif"),
-    (0, b"GIF89a", "GIF", "gif"),
-    (0, b"FLV\x01", "FLV", "flv"),
-    (0, b"OggS", "Ogg", "ogg"),
-    (0, b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "WMV", "asf"),
-    (0, b"\x00\x00\x01\xba", "MPEG", "mpeg"),
-    (188, b"G", "MPEG-TS", "mpegts"),
-)
-_FORMAT_NAMES = ", ".join(dict.fromkeys(name for _, _, name, _ in _FORMATS))
-_CODECS = (
-    "h264,hevc,av1,libdav1d,libaom-av1,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4,msmpeg4v2,mjpeg,"
-    "theora,libtheora,gif,prores,dnxhd,ffv1,huffyuv,rawvideo,flv,h263,wmv1,wmv2,wmv3,vc1,png,qtrle"
-)
 MAX_PACKETS = 2**20
 MAX_SECONDS = 86_400.0
 _FALLBACK_RATE = Fraction(25)  # FFmpeg's own where a file says nothing
@@ -107,15 +79,15 @@ _MAX_REORDER = 64  # frames by which the order of decoding may differ from that 
 
 def read_header(data: bytes, config: MediaConfig, go_on: GoOn) -> VideoHeader:
     """Raises MediaError for a file without a frame that can be decoded."""
-    with _opened(data, config) as (container, stream):
+    with opened(data, config) as (container, stream):
         size = None
         index = _Index()
-        for packet in _packets(container, stream):
+        for packet in packets_of(container, stream):
             go_on()
             index.add(packet)
-            if size is None and (frames := _decoded(stream, packet)):
+            if size is None and (frames := decoded(stream, packet)):
                 size = _upright(frames[0], config).size
-        if size is None and (frames := _decoded(stream, None)):
+        if size is None and (frames := decoded(stream, None)):
             size = _upright(frames[0], config).size
         if size is None:
             raise MediaError("video holds no frame that can be decoded; encode it again")
@@ -129,7 +101,7 @@ def read_frames(
     left = deque(wanted)
     previous: VideoFrame | None = None
     num_early = num_missed = 0  # wanted frames before the first that can be decoded, and all that cannot
-    with _opened(data, config) as (container, stream):
+    with opened(data, config) as (container, stream):
         for number, frame in _numbered(container, stream, header, left, go_on):
             while left and left[0] < number:
                 left.popleft()
@@ -182,7 +154,9 @@ class _Index:
         rate = stream.average_rate or _FALLBACK_RATE
         tick = stream.time_base or 1 / rate
         times, packets = zip(*sorted(self._shown), strict=True) if self._shown else ((), ())
-        if self._num_timeless or not times or len(set(times)) < len(times):
+        # AVI stores no times: FFmpeg counts packets, which is the order of showing only where all are keyframes.
+        is_counted = stream.container.format.name == "avi" and len(self._keys) < self._num_packets
+        if is_counted or self._num_timeless or not times or len(set(times)) < len(times):
             total = self._num_timeless + len(times) or 1
             return VideoHeader(
                 size=size, times=tuple(range(total)), end=total, seconds=_checked(total / rate)
@@ -210,7 +184,7 @@ def _numbered(
     """Frames with their numbers, ascending, as long as the caller has `left` any to want. Skips what none needs."""
     number, target, start = -1, -1, 0
     is_fed = True
-    for index, packet in enumerate(_packets(container, stream)):
+    for index, packet in enumerate(packets_of(container, stream)):
         go_on()
         if not left:
             return
@@ -222,10 +196,10 @@ def _numbered(
         if not is_fed:
             stream.codec_context.flush_buffers()
             is_fed = True
-        for frame in _decoded(stream, packet):
+        for frame in decoded(stream, packet):
             number = _number(frame, header, number)
             yield number, frame
-    for frame in _decoded(stream, None):
+    for frame in decoded(stream, None):
         number = _number(frame, header, number)
         yield number, frame
 
@@ -236,78 +210,9 @@ def _number(frame: VideoFrame, header: VideoHeader, previous: int) -> int:
     return max(previous, bisect_right(header.times, frame.pts) - 1)
 
 
-def _packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
-    """Packets that hold data. A file that breaks off ends there."""
-    try:
-        for packet in container.demux(stream):
-            if packet.size:
-                yield packet
-    except _pyav().FFmpegError:
-        return
-
-
-def _decoded(stream: VideoStream, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
-    """What comes out of the decoder; nothing where the packet is broken."""
-    try:
-        return stream.codec_context.decode(packet)
-    except _pyav().FFmpegError:
-        return []
-
-
 def _upright(frame: VideoFrame, config: MediaConfig) -> Image.Image:
     check_pixels((frame.width, frame.height), config)
     has_alpha = any(component.is_alpha for component in frame.format.components)
     pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24")
     turned = np.rot90(pixels, round(frame.rotation / 90) % 4)
     return to_rgb(Image.fromarray(np.ascontiguousarray(turned)), config)
-
-
-@contextmanager
-def _opened(data: bytes, config: MediaConfig) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and its picture track; whatever goes wrong inside is a fault of the file."""
-    check_bytes(len(data), config)
-    demuxer = _demuxer(data)
-    limits = {"max_pixels": str(config.max_pixels), "codec_whitelist": _CODECS}
-    options = {**limits, "format_whitelist": demuxer, "protocol_whitelist": "none"}
-    av = _pyav()
-    try:
-        with av.open(BytesIO(data), format=demuxer, options=options, metadata_errors="ignore") as container:
-            stream = _picture_track(container)
-            check_pixels((stream.width, stream.height), config)
-            stream.codec_context.options = limits
-            stream.codec_context.thread_count = 1  # the workers are threads enough
-            yield container, stream
-    except (TapetumError, GivenUp):
-        raise
-    except Exception as error:  # a decoder of hostile bytes may raise anything
-        raise MediaError(f"video cannot be decoded: {type(error).__name__}: {error}"[:200]) from error
-
-
-def _picture_track(container: InputContainer) -> VideoStream:
-    for stream in container.streams.video:
-        if not stream.disposition & stream.disposition.attached_pic and stream.codec_context is not None:
-            return stream
-    raise MediaError(
-        "video file has no stream of pictures that can be decoded; send a video, or a picture as such"
-    )
-
-
-def _demuxer(data: bytes) -> str:
-    for offset, magic, _, demuxer in _FORMATS:
-        if data[offset : offset + len(magic)] == magic and (demuxer != "mpegts" or data[:1] == magic):
-            return demuxer
-    what = "is in none of the formats that can be decoded" if data else "is empty"
-    raise MediaError(
-        f"video file {what}; send {_FORMAT_NAMES}, or the frames of the video as a list of pictures"
-    )
-
-
-def _pyav() -> ModuleType:
-    try:
-        import av
-    except ImportError as error:
-        raise MediaError(
-            "video files are not supported by this server: PyAV is missing; install tapetum[video], "
-            "or send the frames as a list of pictures"
-        ) from error
-    return av
