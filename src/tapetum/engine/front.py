@@ -27,5 +27,6 @@ class Front:
         self._ingest.clear()
 
     def close(self) -> None:
-        """End the media workers."""
+        """End the media workers and what checks grammars."""
         self._ingest.close()
+        self.prompts.close()

@@ -19,6 +19,7 @@ from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.errors import InvalidParameter, PromptTooLong, TapetumError
 from tapetum.core.media import Geometry, MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
+from tapetum.engine.feasible import Feasibility
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.places import bind, check_count, media_of, split_ids
 from tapetum.engine.visual_budget import MediaLoader, within
@@ -120,10 +121,14 @@ class PromptBuilder:
         self._defaults = files.defaults
         self._loader = loader
         self._limits = limits
+        self._feasibility = Feasibility(files.tokenizer)
         self._placeholders = {
             kind: files.tokenizer.decode((token_id,), skip_special=False)
             for kind, token_id in files.processor.media_tokens.items()
         }
+
+    def close(self) -> None:
+        self._feasibility.close()
 
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
@@ -141,8 +146,8 @@ class PromptBuilder:
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
         )
-        self._check_stop_tokens(sampling)
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
+        self._feasibility.check(draft.sampling)
         return draft
 
     def build(
@@ -247,15 +252,6 @@ class PromptBuilder:
                 param="max_tokens",
             )
         return wanted
-
-    def _check_stop_tokens(self, sampling: SamplingParams) -> None:
-        size = self._tokenizer.vocab_size
-        for token_id in sampling.stop_token_ids:
-            if not 0 <= token_id < size:
-                raise InvalidParameter(
-                    f"stop_token_ids holds {token_id!r}, tokens are integers from 0 to {size - 1}",
-                    param="stop_token_ids",
-                )
 
 
 def _checked_budget(budget: int | None) -> int | None:

@@ -32,7 +32,7 @@ _LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=300_000, max_lexer_states
 def check_grammar(grammar: Grammar, tokenizer: Tokenizer) -> None:
     """Raises InvalidParameter for a grammar that is too large, that cannot be read, or that no answer satisfies.
 
-    A grammar can be written for this to take very long: `trial` puts a bound on it.
+    It can be written for this to take very long; `trial` puts a bound on that.
     """
     constraint = Constraint(grammar, tokenizer, frozenset())
     for _ in range(_NUM_TRIED):
@@ -54,6 +54,8 @@ class Constraint:
         self._end_mark = tokenizer.trie.eos_token
         self._matcher = llguidance.LLMatcher(tokenizer.trie, _compiled(grammar), log_level=0, limits=_LIMITS)
         self._look_ahead()
+        if self._is_over:
+            raise refusal(grammar.param, "only an answer without text satisfies it")
 
     @property
     def mask(self) -> bytes:
@@ -72,16 +74,16 @@ class Constraint:
         """
         if token_id in self._ends:
             return
+        if not _holds(self._mask, token_id):
+            raise EngineError(f"token {token_id} is not one that the grammar allows here")
         if not self._matcher.consume_token(token_id):
-            raise EngineError(
-                f"token {token_id} is not one that the grammar allows: {_reason(self._matcher)}"
-            )
+            raise refusal(self._param, _reason(self._matcher))
         self._look_ahead()
 
     def _look_ahead(self) -> None:
         mask = bytearray(self._matcher.compute_bitmask())
         if self._matcher.is_error():
-            raise _refusal(self._param, _reason(self._matcher))
+            raise refusal(self._param, _reason(self._matcher))
         _set(mask, self._end_mark, False)
         self._is_over = mask.count(0) == len(mask)
         if self._matcher.is_accepting():
@@ -93,7 +95,7 @@ class Constraint:
 def _compiled(grammar: Grammar) -> str:
     """The grammar in the library's own form, which it has yet to read."""
     if len(grammar.source) > MAX_CHARS:
-        raise _refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
+        raise refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
     try:
         grammar.source.encode()
         match grammar.kind:
@@ -108,9 +110,9 @@ def _compiled(grammar: Grammar) -> str:
             case "lark":
                 return llguidance.grammar_from("grammar", grammar.source)
     except RecursionError as error:
-        raise _refusal(grammar.param, "it is nested too deeply") from error
+        raise refusal(grammar.param, "it is nested too deeply") from error
     except ValueError as error:  # of JSON, of text that is no Unicode, of GBNF
-        raise _refusal(grammar.param, str(error)) from error
+        raise refusal(grammar.param, str(error)) from error
 
 
 def _schema(schema: object) -> str:
@@ -133,6 +135,10 @@ def _alternatives(choices: object) -> str:
     return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choices)
 
 
+def _holds(mask: bytes, token_id: int) -> bool:
+    return token_id >> 3 < len(mask) and bool(mask[token_id >> 3] & 1 << (token_id & 7))
+
+
 def _first(mask: bytes) -> int:
     """The lowest token of a mask that has one."""
     place = next(place for place, byte in enumerate(mask) if byte)
@@ -151,7 +157,7 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
     return "no text satisfies it" if reason == "NoExtensionBias" else reason
 
 
-def _refusal(param: str, reason: str) -> InvalidParameter:
+def refusal(param: str, reason: str) -> InvalidParameter:
     if len(reason) > _MAX_REASON:
         reason = reason[:_MAX_REASON] + "..."
     return InvalidParameter(

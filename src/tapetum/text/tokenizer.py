@@ -120,7 +120,11 @@ class Tokenizer:
         Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
         """
         mark = min(self.media_tokens or self.special_ids)
-        return llguidance.LLTokenizer(self._backend.to_str(), eos_token=mark)
+        return llguidance.LLTokenizer(self.to_json(), eos_token=mark)
+
+    def to_json(self) -> str:
+        """What a tokenizer of another process is made from, together with `media_tokens`."""
+        return str(self._backend.to_str())
 
     def token_id(self, token: str) -> int | None:
         found: int | None = self._backend.token_to_id(token)

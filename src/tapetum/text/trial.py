@@ -1,0 +1,129 @@
+"""Trying grammars out where they can do no harm: in a process of its own.
+
+A few lines of schema can take a compiler minutes, or its stack. So the first to compile a grammar is a process that
+has a bound on its time and memory, dies of the bad ones, and is started again. It starts with the first grammar and
+ends with its parent: the end of its input is its own. Both sides speak JSON, a line a message.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+
+import tokenizers
+
+from tapetum.core.errors import CapacityError, InvalidParameter, Overloaded
+from tapetum.core.request import Grammar
+from tapetum.text.grammar import MAX_CHARS, check_grammar, refusal
+from tapetum.text.tokenizer import Tokenizer
+
+MAX_CPU_S = 1.0  # of one grammar; nearly all take milliseconds
+_MAX_BYTES = 2**31  # of the whole process
+_MAX_WAIT_S = 10.0  # for the grammars before
+_MAX_PASSED = 64
+
+
+class Trials:
+    """Checks grammars for one tokenizer; from any thread, one at a time. `close` ends the process."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()  # guards what is below
+        self._process: subprocess.Popen[bytes] | None = None
+        self._passed: dict[Grammar, None] = {}  # the latest, oldest first
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises InvalidParameter for a grammar that cannot be kept to or costs too much; blocks meanwhile."""
+        if len(grammar.source) > MAX_CHARS:
+            raise refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
+        if not self._lock.acquire(timeout=_MAX_WAIT_S):
+            raise Overloaded(f"other grammars have been compiled for {_MAX_WAIT_S:g} s; try again later")
+        try:
+            if grammar not in self._passed:
+                self._try(grammar)
+                self._passed[grammar] = None
+                if len(self._passed) > _MAX_PASSED:
+                    del self._passed[next(iter(self._passed))]
+        finally:
+            self._lock.release()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _try(self, grammar: Grammar) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        reply = self._ask(json.dumps(asdict(grammar)))
+        if reply is None:
+            self._end()
+            raise refusal(grammar.param, f"it takes more than {MAX_CPU_S:g} s or too much memory to compile")
+        error = json.loads(reply)
+        if error is not None:
+            raise InvalidParameter(error, param=grammar.param)
+
+    def _start(self) -> None:
+        self._end()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tapetum.text.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        media_tokens = [[token_id, kind] for token_id, kind in self._tokenizer.media_tokens.items()]
+        if self._ask(json.dumps([self._tokenizer.to_json(), media_tokens])) is None:
+            raise CapacityError("the process that tries grammars out does not start; try again later")
+
+    def _ask(self, line: str) -> bytes | None:
+        """The answer to a line; None if the process has died of it."""
+        assert self._process is not None, "it has been started"
+        source, sink = self._process.stdout, self._process.stdin
+        assert source is not None and sink is not None, "both are pipes"
+        try:
+            sink.write(line.encode() + b"\n")
+            sink.flush()
+        except BrokenPipeError:
+            return None
+        return source.readline() or None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def main() -> None:
+    """The process: a tokenizer first, then grammars; answers to each null or what is wrong with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # goes to the whole group, and the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lines = iter(sys.stdin.buffer.readline, b"")
+    text, media_tokens = json.loads(next(lines))
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text), media_tokens=dict(media_tokens))
+    assert tokenizer.trie.vocab_size, "made before the clock runs"
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    _answer(None)
+    for line in lines:
+        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # its signal ends the process
+        try:
+            check_grammar(Grammar(**json.loads(line)), tokenizer)
+            _answer(None)
+        except InvalidParameter as error:
+            _answer(error.message)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _answer(error: str | None) -> None:
+    sys.stdout.write(json.dumps(error) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
