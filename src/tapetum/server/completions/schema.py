@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from tapetum.core.request import SamplingParams
 from tapetum.server.chat.sampling import SamplingFields, sampling_params
+from tapetum.server.chat.unserved import refuse_unserved
 from tapetum.server.errors import NotSupported
 from tapetum.server.parse import parsed
 
@@ -24,38 +25,21 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
 
-    allowed_token_ids: object = None
-    bad_words: object = None
     best_of: object = None
-    include_stop_str_in_output: object = None
-    length_penalty: object = None
+
     prompt_embeds: object = None
-    prompt_logprobs: object = None
-    skip_special_tokens: object = None
     suffix: object = None
-    truncate_prompt_tokens: object = None
-    use_beam_search: object = None
 
 
 # Known fields that are not served, with the values that ask for nothing.
-_UNSERVED: dict[str, tuple[object, ...]] = {
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "prompt_embeds": (),
-    "prompt_logprobs": (),
-    "skip_special_tokens": (True,),
-    "suffix": ("",),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-}
+_UNSERVED: dict[str, tuple[object, ...]] = {"prompt_embeds": (), "suffix": ("",)}
 _decode = msgspec.json.Decoder(CompletionRequest).decode
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Validate a request body; raises RequestError and its children."""
     asked = parsed(_decode, body)
+    refuse_unserved(asked, but=("best_of", "echo"))
     for name, neutral in _UNSERVED.items():
         value = getattr(asked, name)
         if value is not None and value not in neutral:
