@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from tapetum.core.config import ServerConfig
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.engine.service import AsyncEngine
-from tapetum.server import about, completions, debug, responses, socket, tokens, vlm
+from tapetum.server import about, completions, debug, estimate, responses, socket, tokens, vlm
 from tapetum.server.auth import RequireKey
 from tapetum.server.chat import route as chat
 from tapetum.server.errors import ErrorBody, ErrorDetail, error_type, tell
@@ -21,7 +21,7 @@ from tapetum.server.request_id import EchoRequestId
 from tapetum.server.serving import Serving, json_response
 
 _log = logging.getLogger(__name__)
-_MODULES = (about, chat, completions, responses, vlm, tokens, socket, debug)  # each has `routes(serving)`
+_MODULES = (about, chat, completions, responses, vlm, estimate, tokens, socket, debug)  # each has `routes(serving)`
 
 
 def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
