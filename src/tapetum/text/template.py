@@ -198,7 +198,8 @@ def _leave_open(message: Message, variables: Mapping[str, object], mark: str) ->
     """Mark where the last turn's text ends; returns that text, hidden."""
     turns = variables["messages"]
     final = None
-    if message.role == "assistant" and not message.tool_calls and isinstance(turns, list):
+    has_text = any(isinstance(part, str) for part in message.content)
+    if message.role == "assistant" and has_text and not message.tool_calls and isinstance(turns, list):
         # The space shows whether the template trims.
         final = append_text(turns[-1], f"{mark} ")
     if final is None:
