@@ -21,7 +21,7 @@ from tapetum.server.request_id import EchoRequestId
 from tapetum.server.serving import Serving, json_response
 
 _log = logging.getLogger(__name__)
-_MODULES = (about, chat, completions, responses, vlm, estimate, tokens, socket, debug)  # each has `routes(serving)`
+_MODULES = (about, chat, completions, responses, vlm, estimate, tokens, socket, debug)  # with `routes(serving)` each
 
 
 def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
