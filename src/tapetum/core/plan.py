@@ -46,6 +46,9 @@ class BatchPlan:
     admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
+    masks: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # of rows that sample: the tokens they may, a bit each
 
     @property
     def has_work(self) -> bool:

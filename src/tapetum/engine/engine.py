@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
@@ -22,6 +23,7 @@ from tapetum.core.plan import BatchPlan, Executor, StepResult, TokenEvent
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.engine.answer import Answer
+from tapetum.engine.constraints import Constraints
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.isolate import execute_apart
@@ -29,6 +31,7 @@ from tapetum.engine.meters import Meters, Metric
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
 from tapetum.sched import build_scheduler
+from tapetum.text.grammar import Constraint
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class Engine:
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
         self._answers: dict[str, Answer] = {}
+        self._constraints = Constraints(files.tokenizer)
 
     def add(self, request: Request) -> None:
         self._inbox.append(request)
@@ -74,7 +78,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._inbox) or self._scheduler.has_work
+        return bool(self._inbox) or self._constraints.is_compiling or self._scheduler.has_work
 
     @property
     def backlog(self) -> Backlog:
@@ -113,9 +117,9 @@ class Engine:
     def step(self) -> dict[str, Delta]:
         """One turn of the loop: the news of every request that has any."""
         news = self.take_inbox()
-        plan = self._scheduler.schedule(self.clock())
+        plan = self._constraints.bind(self._scheduler.schedule(self.clock()))
         try:
-            result = self._execute(plan)
+            result = self._constraints.follow(self._execute(plan))
         except BaseException:  # an interrupt, or a device that is lost: end what was in the step, and say so
             now = self.clock()
             error = EngineError("the step was broken off; send the request again")
@@ -131,33 +135,47 @@ class Engine:
         while self._inbox:
             entry = self._inbox.popleft()
             now = self.clock()
-            if isinstance(entry, Request):
+            if isinstance(entry, Request) and entry.sampling.grammar is not None:
+                self._constraints.compile(entry)
+            elif isinstance(entry, Request):
                 news[entry.request_id] = self._admit(entry, now)
             elif isinstance(entry, Future):
                 self._scheduler.reset_caches()
                 entry.set_result(None)
+            elif self._constraints.drop(entry):
+                news[entry] = Delta(finish_reason="abort")
             elif event := self._scheduler.abort(entry, now):
                 self._tell(news, (event,), now)
+        for request, outcome in self._constraints.take_compiled():
+            news[request.request_id] = self._admit(request, self.clock(), outcome)
         return news
 
     def abort_all(self) -> dict[str, Delta]:
         """End every request, those in the inbox too."""
         news = self.take_inbox()
         now = self.clock()
+        news |= {request_id: Delta(finish_reason="abort") for request_id in self._constraints.drop_all()}
         self._tell(news, self._scheduler.close(now), now)
         return news
 
-    def _admit(self, request: Request, now: float) -> Delta:
+    def _admit(
+        self, request: Request, now: float, constraint: Constraint | TapetumError | None = None
+    ) -> Delta:
         try:
+            if isinstance(constraint, TapetumError):
+                raise constraint
             self._scheduler.add(request, now)
         except TapetumError as error:
             return Delta(finish_reason="error", error=error)
+        if constraint is not None:
+            self._constraints.begin(request.request_id, constraint)
         self._answers[request.request_id] = Answer(request, self.tokenizer)
         self.meters.taken(request)
         return Delta()
 
     def _execute(self, plan: BatchPlan) -> StepResult:
         if plan.is_empty:
+            self._constraints.wait()
             return StepResult(step=plan.step)
         try:
             result = self._executor.execute(plan)
@@ -168,18 +186,24 @@ class Engine:
         return result
 
     def _tell(self, news: dict[str, Delta], events: Iterable[TokenEvent], now: float) -> None:
-        """Add the events to the news, and end what a stop string ends."""
+        """Add the events to the news, and end what a stop string or a grammar ends."""
         for event in events:
             answer = self._answers[event.request_id]
             self._measure(answer, event, now)
             delta = answer.read(event)
-            if answer.has_met_stop_string and event.finish_reason is None:
+            is_over = self._constraints.is_over(event.request_id)
+            if delta.finish_reason == "length" and is_over:
+                delta = replace(
+                    delta, finish_reason="stop"
+                )  # whole, though its last token was the last allowed
+            if event.finish_reason is None and (answer.has_met_stop_string or is_over):
                 end = self._scheduler.finish(event.request_id, now)
                 assert end is not None, "a request without a last event is still there"
                 self._measure(answer, end, now)
                 delta = delta.then(answer.read(end))
             if delta.finish_reason is not None:
                 del self._answers[event.request_id]
+                self._constraints.forget(event.request_id)
             news[event.request_id] = news.get(event.request_id, Delta()).then(delta)
 
     def _measure(self, answer: Answer, event: TokenEvent, now: float) -> None:

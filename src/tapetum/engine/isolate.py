@@ -7,6 +7,7 @@ starts clean, and a token counts only when its piece has succeeded.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, SampledToken, StepResult
@@ -28,7 +29,7 @@ def execute_apart(executor: Executor, plan: BatchPlan) -> StepResult:
     for job in plan.encodes:
         run.encode(job)
     for row in plan.rows:
-        run.advance(row)
+        run.advance(row, plan.masks)
     return run.result()
 
 
@@ -59,10 +60,11 @@ class _Pieces:
         if error:
             self._failed_features[job.item.key] = error
 
-    def advance(self, row: Row) -> None:
+    def advance(self, row: Row, masks: Mapping[str, bytes]) -> None:
         if row.request_id in self._failed:
             return
-        if error := self._try(BatchPlan(step=self._step, rows=(row,)), f"request {row.request_id}"):
+        plan = BatchPlan(step=self._step, rows=(row,), masks=masks)
+        if error := self._try(plan, f"request {row.request_id}"):
             self._failed[row.request_id] = error
 
     def result(self) -> StepResult:

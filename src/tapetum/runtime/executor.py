@@ -45,7 +45,8 @@ class LocalExecutor:
         failed = self._runner.encode([job.item for job in plan.encodes]) if plan.encodes else {}
         self._wait()
         encoded = time.perf_counter()
-        outcomes = self._forward(tuple(row for row in plan.rows if not self._lacks_features(row, failed)))
+        rows = tuple(row for row in plan.rows if not self._lacks_features(row, failed))
+        outcomes = self._forward(rows, plan.masks)
         self._wait()
         return StepResult(
             step=plan.step,
@@ -78,13 +79,15 @@ class LocalExecutor:
             self._book.add(request)
             self._sampler.add(request)
 
-    def _forward(self, rows: tuple[Row, ...]) -> dict[str, SampledToken | EngineError]:
+    def _forward(
+        self, rows: tuple[Row, ...], masks: Mapping[str, bytes]
+    ) -> dict[str, SampledToken | EngineError]:
         if not rows:
             return {}
         logits, request_ids = self._runner.forward(rows)
         if not request_ids:
             return {}
-        outcomes = self._sampler.sample(logits, request_ids)
+        outcomes = self._sampler.sample(logits, request_ids, masks)
         for request_id, outcome in zip(request_ids, outcomes, strict=True):
             if isinstance(outcome, SampledToken):
                 self._book.append(request_id, outcome.token_id)

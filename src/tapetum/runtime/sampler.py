@@ -1,16 +1,17 @@
 """Logits to tokens: each row by the choices of its own request.
 
 Owns what sampling remembers of a request: the tokens that penalties count, and its random generator. Does not
-own the logits, the arithmetic of a draw, stop conditions or limits. Order of operations, as in transformers:
-penalties, temperature, top-k, top-p, min-p. A greedy or seeded row gets the same token alone and among
-neighbours; rows without a seed share one generator.
+own the logits, the arithmetic of a draw, stop conditions or limits. Order of operations, as in vLLM: mask of a
+grammar, min_tokens, logit_bias, penalties, temperature, top-k, top-p, min-p. Log-probabilities are those of the model,
+before all of that. A greedy or seeded row gets the same token alone and among neighbours; rows without a seed share
+one generator.
 
 R rows, V vocabulary, N pairs of a row and a token that penalties touch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from tapetum.core.errors import EngineError
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.runtime.draw import BROKEN, Shape, argmax, draw
+from tapetum.runtime.steer import add_bias, hold_back, keep_allowed
 
 
 class Sampler:
@@ -35,17 +37,24 @@ class Sampler:
     def remove(self, request_id: str) -> None:
         self._states.pop(request_id, None)
 
-    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> list[SampledToken | EngineError]:
-        """One token for each row of `logits` [R, V], in order.
+    def sample(
+        self, logits: Tensor, request_ids: Sequence[str], masks: Mapping[str, bytes] | None = None
+    ) -> list[SampledToken | EngineError]:
+        """One token for each row of `logits` [R, V], in order; where a request has a mask, one of its tokens.
 
         A row whose logits hold NaN or +inf, or nothing but -inf, gets an error in place of a token and leaves
         its neighbours alone. Tokens enter the histories of their requests only here, when all rows are done.
         """
         states = [self._states[request_id] for request_id in request_ids]
+        found = [masks.get(request_id) if masks else None for request_id in request_ids]
         best = argmax(logits)  # [R]
-        if shaped := [row for row, state in enumerate(states) if state.is_shaped]:
+        if shaped := [row for row, state in enumerate(states) if state.is_shaped or found[row] is not None]:
             rows = torch.tensor(shaped, device=logits.device)
-            picked = _pick(logits.index_select(0, rows).float(), [states[row] for row in shaped])
+            picked = _pick(
+                logits.index_select(0, rows).float(),
+                [states[row] for row in shaped],
+                {place: mask for place, row in enumerate(shaped) if (mask := found[row]) is not None},
+            )
             best[rows] = picked.where(best[rows] != BROKEN, BROKEN)
         outcomes: list[SampledToken | EngineError] = []
         for row, token_id in enumerate(best.tolist()):
@@ -65,7 +74,7 @@ class Sampler:
 class _State:
     """The choices of one request, with neutral values filled in, and what it put out so far."""
 
-    __slots__ = ("_generator", "history", "num_logprobs", "shape")
+    __slots__ = ("_generator", "bias", "ends", "history", "num_early", "num_logprobs", "shape")
 
     def __init__(self, request: Request, shared: torch.Generator) -> None:
         sampling = request.sampling
@@ -76,6 +85,9 @@ class _State:
             min_p=sampling.min_p or 0.0,
         )
         self.num_logprobs = sampling.logprobs
+        self.bias = sampling.logit_bias
+        self.ends = tuple(request.stop_token_ids)
+        self.num_early = sampling.min_tokens if self.ends else 0  # tokens to come before one of the ends may
         self._generator = shared if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         history = _History(request.prompt, sampling)
         self.history = history if history.has_effect else None
@@ -87,9 +99,10 @@ class _State:
     @property
     def is_shaped(self) -> bool:
         """Whether the token may be another than the argmax of the raw logits."""
-        return self.is_random or self.history is not None
+        return self.is_random or self.history is not None or bool(self.bias) or self.num_early > 0
 
     def append(self, token_id: int) -> None:
+        self.num_early -= self.num_early > 0
         if self.history is not None:
             self.history.append(token_id)
 
@@ -151,15 +164,19 @@ def _text_tokens(prompt: Prompt) -> list[int]:
     return [*kept, *prompt.token_ids[end:]]
 
 
-def _pick(scores: Tensor, states: Sequence[_State]) -> Tensor:
-    """Tokens [R] for float32 `scores` [R, V], which are penalised in place."""
+def _pick(scores: Tensor, states: Sequence[_State], masks: Mapping[int, bytes]) -> Tensor:
+    """Tokens [R] for float32 `scores` [R, V], which are changed in place; `masks` by row."""
+    keep_allowed(scores, masks)
+    hold_back(scores, [(row, state.ends) for row, state in enumerate(states) if state.num_early > 0])
+    add_bias(scores, [(row, state.bias) for row, state in enumerate(states) if state.bias])
     _penalise(scores, states)
     drawn = [row for row, state in enumerate(states) if state.is_random]
     picked = argmax(scores)
     if drawn:
         rows = torch.tensor(drawn, device=scores.device)
         shapes = [states[row].shape for row in drawn]
-        picked[rows] = draw(scores.index_select(0, rows), shapes, [states[row].number() for row in drawn])
+        tokens = draw(scores.index_select(0, rows), shapes, [states[row].number() for row in drawn])
+        picked[rows] = tokens.where(picked[rows] != BROKEN, BROKEN)
     return picked
 
 

@@ -27,8 +27,8 @@ class TextStream:
         self._held = ""  # decoded, but may be the beginning of a stop string
         self.stopped: str | None = None
 
-    def push(self, token_id: int) -> str:
-        """The text that is certain now that this token has come."""
+    def push(self, token_id: int, *, is_early: bool = False) -> str:
+        """The text that is certain now that this token has come. Too early, no stop string ends the answer."""
         if self.stopped is not None or token_id in self._tokenizer.special_ids:
             return ""
         self._pending.append(token_id)
@@ -38,7 +38,7 @@ class TextStream:
         if new and len(whole) == len(text):
             self._before, self._pending = self._pending, []
             self._num_out = len(self._decode(self._before))
-        return self._release(new)
+        return new if is_early else self._release(new)
 
     def flush(self) -> str:
         """What is still held back, at the end of the answer."""
