@@ -25,7 +25,7 @@ from tapetum.text.tokenizer import Tokenizer
 MAX_CHARS = 2**18  # of a source
 _MAX_REASON = 300  # characters of what the library says
 _NUM_TRIED = 8  # tokens; some costs of a grammar show only once an answer has begun
-_WHITESPACE = r"[ \t\n\r]{1,32}"  # bounded, since a model may prefer it to coming to an end
+_WHITESPACE = " "  # one space at most, since a model may prefer white space to coming to an end
 _LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=300_000, max_lexer_states=50_000, verbose_errors=False)
 
 
