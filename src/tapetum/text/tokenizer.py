@@ -18,6 +18,7 @@ import tokenizers
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
 from tapetum.core.files import read_json
 from tapetum.core.media import MediaKind
+from tapetum.text.vocabulary import build_trie
 
 _SLICE = 32_768  # characters of a long text that are counted at a time
 _LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can add
@@ -120,7 +121,9 @@ class Tokenizer:
         Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
         """
         mark = min(self.media_tokens or self.special_ids)
-        return llguidance.LLTokenizer(self.to_json(), eos_token=mark)
+        return build_trie(
+            self.to_json(), special_ids=self.special_ids, end_mark=mark, encode=self.encode_plain
+        )
 
     def to_json(self) -> str:
         """What a tokenizer of another process is made from, together with `media_tokens`."""
