@@ -42,22 +42,20 @@ class Fleet:
     async def serving(self, flags: tuple[str, ...], *, needs_process: bool = False) -> LiveServer:
         """A ready server with these settings; `needs_process`: it must be a process of ours."""
         is_theirs = self._url is not None and not flags and not (needs_process and self._command)
+        if is_theirs and needs_process:
+            raise Unavailable("needs a server process of its own")
         wanted = None if is_theirs else flags
         if self._server is not None and self._server.is_running and self._flags == wanted:
             return self._server
         if is_theirs:
-            assert self._url is not None
-            await self._replace(LiveServer(self._url), None)
-        else:
-            start = await self.start(flags)
-            if not start.is_ready:
-                raise StartFailed(
-                    f"the server with {' '.join(flags) or 'default settings'} does not start: {start.log[-2000:]}"
-                )
-        assert self._server is not None
-        if needs_process and self._server.process is None:
-            raise Unavailable("needs a server process of its own")
-        return self._server
+            await self._end()
+            self._server = LiveServer(str(self._url))
+            return self._server
+        start = await self.start(flags)
+        if not start.is_ready:
+            settings = " ".join(flags) or "default settings"
+            raise StartFailed(f"the server with {settings} does not start: {start.log[-2000:]}")
+        return self.current
 
     async def start(self, flags: tuple[str, ...]) -> Start:
         """A fresh server, ready or not; the one before is ended first."""
@@ -66,9 +64,8 @@ class Fleet:
         await self._end()
         self._num_starts += 1
         process = ServerProcess([*self._command, *COMMON], flags, self.folder / f"{self._num_starts}.log")
-        server = LiveServer(process.url, process, _key_of(flags))
-        await self._replace(server, flags)
-        return await server.until_ready(flags)
+        self._server, self._flags = LiveServer(process.url, process, _key_of(flags)), flags
+        return await self._server.until_ready(flags)
 
     @property
     def current(self) -> LiveServer:
@@ -78,10 +75,6 @@ class Fleet:
     async def close(self) -> None:
         await self._end()
         self._logs.cleanup()
-
-    async def _replace(self, server: LiveServer, flags: tuple[str, ...] | None) -> None:
-        await self._end()
-        self._server, self._flags = server, flags
 
     async def _end(self) -> None:
         if self._server is not None:

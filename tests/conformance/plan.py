@@ -80,7 +80,7 @@ class Planner:
                 raise UnknownSetting("a setting is told in pictures, and no request of the scenario has one")
             visual_tokens, feature_bytes = await self._server.measure_picture(picture)
         figures = Figures(
-            context=await self._server.context(),
+            context=await self._server.context() if settings.needs_context(config) else 0,
             prompt_tokens=sizes,
             visual_tokens=visual_tokens,
             feature_bytes=feature_bytes,
@@ -88,6 +88,7 @@ class Planner:
         return settings.flags_of(config, figures)
 
     async def _room_for(self, body: dict) -> int | None:
+        """What the context leaves for an answer; None where the prompt itself is refused."""
         num_tokens = await self._server.num_prompt_tokens(body)
         return None if num_tokens is None else await self._server.context() - num_tokens
 

@@ -119,9 +119,10 @@ class ServerProcess:
         return self.exit_code is not None
 
     async def stop(self) -> None:
-        """End it, softly if it lets us, and with it all that it started."""
+        """End it, softly unless it has been signalled before, and with it all that it started."""
+        is_spent = bool(self._seen)
         ours = self._seen | set(self.tree())
-        if self.exit_code is None:
+        if self.exit_code is None and not is_spent:
             self._popen.terminate()
             await self.until_ended(_KILL_AFTER_S)
         for item in ours & set(_processes()):

@@ -54,8 +54,11 @@ class LiveServer:
 
     async def context(self) -> int:
         """Tokens of prompt and answer together."""
-        models = (await self._insider.get("/v1/models")).documents[0]
-        return int(models["data"][0]["max_model_len"])
+        reply = await self._insider.get("/v1/models")
+        try:
+            return int(reply.documents[0]["data"][0]["max_model_len"])
+        except (LookupError, TypeError) as error:
+            raise Unmet(f"/v1/models tells max_model_len; seen: {reply.outcome}") from error
 
     async def post(self, body: dict) -> Reply:
         return await self._insider.post(body)

@@ -36,6 +36,11 @@ def needs_picture(config: Mapping[str, object]) -> bool:
     return any(isinstance(value, str) and re.search(r"picture|image", value) for value in config.values())
 
 
+def needs_context(config: Mapping[str, object]) -> bool:
+    """Whether a setting is told as all that the context holds."""
+    return any(str(value).lower() in _WHOLE for value in config.values())
+
+
 def named_cases(config: Mapping[str, object]) -> list[str]:
     """The cases whose size a setting is told in."""
     return [found[1] for value in config.values() if (found := _TOKENS_OF.match(str(value)))]
@@ -44,13 +49,14 @@ def named_cases(config: Mapping[str, object]) -> list[str]:
 def flags_of(config: Mapping[str, object], figures: Figures) -> tuple[str, ...]:
     """The flags of a scenario's settings in the order of the table; defaults need none."""
     for key in config:
-        if key not in _TABLE:
-            raise UnknownSetting(f"no flag is known for the setting {key}; known are {', '.join(_TABLE)}")
+        if key not in TABLE:
+            raise UnknownSetting(f"no flag is known for the setting {key}; known are {', '.join(TABLE)}")
     return tuple(
-        flag for key, flags in _TABLE.items() if key in config for flag in flags(config[key], figures)
+        flag for key, flags in TABLE.items() if key in config for flag in flags(config[key], figures)
     )
 
 
+_WHOLE = ("unlimited", "whole", "context")
 _TOKENS_OF = re.compile(r"tokens of (\S+?)(?: plus (\d+))?$")
 
 
@@ -59,7 +65,7 @@ def _tokens(value: object, figures: Figures) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return int(value)
     words = str(value).strip().lower()
-    if words in ("unlimited", "whole", "context"):
+    if words in _WHOLE:
         return figures.context
     if found := _TOKENS_OF.match(str(value)):
         return figures.prompt_tokens[found[1]] + int(found[2] or 0)
@@ -140,7 +146,7 @@ def _listed(value: object) -> Sequence[object]:
 
 
 _Writer = Callable[[object, Figures], Flags]
-_TABLE: dict[str, _Writer] = {
+TABLE: dict[str, _Writer] = {
     "model": _text_flag("--model"),
     "served_model_name": _each_flag("--served-model-name"),
     "served_model_names": _each_flag("--served-model-name"),

@@ -93,7 +93,7 @@ class Steps:
         began_s = time.monotonic()
         has_signal = "signal" in {inner["do"] for step in steps for inner in (step, *step.get("steps", ()))}
         beside: list[asyncio.Task[None]] = []
-        is_enough = asyncio.Event()
+        is_enough = asyncio.Event()  # for the polls that run
         try:
             for step in steps:
                 if step["do"] == "poll" and step.get("background"):
@@ -102,6 +102,7 @@ class Steps:
                 await self._do[step["do"]](step)
                 if not has_signal:
                     is_enough.set()
+                    is_enough = asyncio.Event()
             await asyncio.gather(*beside)
         finally:
             for task in beside:

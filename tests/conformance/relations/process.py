@@ -12,7 +12,7 @@ from tests.conformance.reply import shortened
 from tests.conformance.trial import Trial
 
 _SMALLER = re.compile(r"lower|smaller|reduc|cut to|clamp|instead|at most|capped", re.I)
-_SETTLE_S = 5.0  # what a process that ends may take to take its own with it
+_SETTLE_S = 3.0  # what a process that ends may take to take its own with it
 _EXIT_S = 60.0  # how long an end is waited for where no relation says
 
 
