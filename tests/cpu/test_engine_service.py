@@ -294,8 +294,6 @@ async def test_bad_input_is_refused_by_submit_and_the_engine_goes_on(
     assert executor.plans == []
     await at_rest(service, executor)
     assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
-    rejections = {metric.name: metric.values for metric in await service.metrics()}["rejections"]
-    assert rejections == {error.code: 1} or sum(rejections.values()) == 1
 
 
 async def test_a_failing_request_raises_from_its_iteration_alone(service, executor):

@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tapetum.core.config import ServerConfig
 from tapetum.engine.service import AsyncEngine
-from tapetum.server import serving
 from tapetum.server.app import build_app
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
 
@@ -202,11 +201,12 @@ def test_a_body_that_is_no_request_is_refused(server: TestServer, body: bytes) -
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_body_beyond_the_limit_is_refused(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_BODY_BYTES", 10_000)
-    response = server.chat(messages=[{"role": "user", "content": "x" * 20_000}])
-    assert response.status_code == 413
-    assert "10000" in check_error(response.json(), param=None, code="body_too_large")
+def test_a_body_beyond_the_limit_is_refused() -> None:
+    with TestServer(Script("Hi"), ServerConfig(max_body_bytes=10_000)) as server:
+        response = server.chat(messages=[{"role": "user", "content": "x" * 20_000}])
+        assert response.status_code == 413
+        assert "10000" in check_error(response.json(), param=None, code="body_too_large")
+        assert server.chat().status_code == 200
 
 
 def test_an_unknown_model_or_route_or_method_is_told(server: TestServer) -> None:
@@ -382,7 +382,8 @@ def test_a_deadline_that_has_passed_is_the_clients() -> None:
 
 
 def test_a_refusal_leaves_a_line_without_what_was_sent(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "tapetum.server.app"), TestServer(Script("Hi")) as server:
+    with caplog.at_level("INFO", "tapetum.requests"), TestServer(Script("Hi")) as server:
         server.chat(model="secret words")
-    assert "POST /v1/chat/completions: 404 model_not_found" in caplog.text
+    assert "POST /v1/chat/completions 404" in caplog.text
+    assert caplog.records[-1].fields["error"] == "model_not_found"
     assert "secret words" not in caplog.text

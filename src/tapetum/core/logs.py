@@ -11,7 +11,8 @@ import logging
 import re
 import time
 
-_QUERY = re.compile(r"(\w+://[^\s?\"'<>]*)\?[^\s\"'<>]+")
+_MAX_CHARACTERS = 8000  # of a text in a line, tracebacks too
+_QUERY = re.compile(r"(\b[A-Za-z][\w+.-]{0,15}://[^\s?\"'<>]{0,300})\?[^\s\"'<>]+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]{100,}")
 _OWN_FIELDS = "fields"  # the attribute of a log record that holds what a line says beyond its message
 
@@ -42,6 +43,9 @@ class JsonLines(logging.Formatter):
 
 
 def without_payload(text: str) -> str:
-    """The text without queries of URLs and without runs that can only be data."""
+    """The text without queries of URLs and without runs that can only be data; of a very long one, both ends."""
+    if len(text) > _MAX_CHARACTERS:
+        half = _MAX_CHARACTERS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
     text = _QUERY.sub(r"\1?…", text)
     return _BASE64.sub(lambda run: f"<{len(run[0])} characters>", text)

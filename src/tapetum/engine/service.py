@@ -137,12 +137,7 @@ class AsyncEngine:
         )
         loads = Loads()
         build = partial(self._build, front, _input_of(prompt), sampling or SamplingParams(), terms, loads)
-        try:
-            request = await self._prepare(build, terms, loads)
-            return await self._hand_in(request)
-        except TapetumError as error:
-            self._rejected[error.code] += 1
-            raise
+        return await self._hand_in(await self._prepare(build, terms, loads))
 
     def choices(self, generation: Generation, count: int) -> Choices:
         """`count` answers to the prompt of `generation`, which is the first of them; each has a seed of its own."""
@@ -231,7 +226,7 @@ class AsyncEngine:
         await asyncio.to_thread(self._link.reset_caches)
 
     def count_rejection(self, reason: str) -> None:
-        """Add a request that was refused before it came here to those that are counted."""
+        """Add a request that was refused, here or before it came here; who tells the client counts it."""
         self._rejected[reason] += 1
 
     async def __aenter__(self) -> AsyncEngine:

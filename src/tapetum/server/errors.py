@@ -5,13 +5,14 @@ Owns the errors that only a server has. `type` is OpenAI's word for the class of
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from starlette.responses import Response
 
-from tapetum.core.errors import InvalidParameter, RequestError, TapetumError
+from tapetum.core.errors import CapacityError, InvalidParameter, RequestError, TapetumError
+from tapetum.core.logs import without_payload
 from tapetum.server.stream import as_json
-
-RETRY_AFTER_S = 1
 
 
 class ModelNotFound(RequestError):
@@ -27,6 +28,27 @@ class WrongKey(RequestError):
 class BodyTooLarge(RequestError):
     code = "body_too_large"
     http_status = 413
+
+
+class BodyTimeout(RequestError):
+    code = "body_timeout"
+    http_status = 408
+
+
+class RateLimited(RequestError):
+    """A key has asked as much as it may; `wait_s` until it may again."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    retryable = True
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class Draining(CapacityError):
+    """The server is about to end."""
 
 
 class NotSupported(InvalidParameter):
@@ -48,9 +70,9 @@ def error_body(error: TapetumError) -> ErrorBody:
     """The body that tells an error. What a client sent comes back in it only in part, however long it was."""
     return ErrorBody(
         ErrorDetail(
-            message=_shortened(error.message, 1000),
+            message=_shortened(without_payload(error.message), 1000),
             type=error_type(error.http_status),
-            param=None if error.param is None else _shortened(error.param, 200),
+            param=None if error.param is None else _shortened(without_payload(error.param), 200),
             code=error.code,
         )
     )
@@ -69,11 +91,15 @@ def error_type(status: int) -> str:
     return {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
 
 
-def tell(error: TapetumError) -> Response:
-    """The response that tells an error."""
-    headers = {"retry-after": str(RETRY_AFTER_S)} if error.retryable else {}
+def tell(error: TapetumError, retry_after_s: float = 1.0) -> Response:
+    """The response that tells an error. `retry_after_s` is said where coming back can help."""
+    headers = {}
+    if error.retryable:
+        headers["retry-after"] = str(max(math.ceil(retry_after_s), 1))
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, (BodyTimeout, Draining)):
+        headers["connection"] = "close"
     return Response(
         as_json(error_body(error)),
         status_code=error.http_status,

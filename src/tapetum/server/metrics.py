@@ -1,6 +1,6 @@
 """The engine's numbers in the text format of Prometheus.
 
-Owns the prefix and the label of the model. Counts nothing itself: every scrape reads the engine's own state.
+Owns the names and the label of the model. Counts nothing itself: every scrape reads the engine's own state.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from prometheus_client.metrics_core import Metric as Family
 
 from tapetum.engine.meters import Distribution, Metric
 
-PREFIX = "tapetum:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition(metrics: Iterable[Metric], *, model_name: str) -> bytes:
+def exposition(metrics: Iterable[Metric], *, prefix: str, model_name: str) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Snapshot(metrics, model_name))
+    registry.register(_Snapshot(metrics, prefix, model_name))
     return generate_latest(registry)
 
 
 class _Snapshot:
-    def __init__(self, metrics: Iterable[Metric], model_name: str) -> None:
+    def __init__(self, metrics: Iterable[Metric], prefix: str, model_name: str) -> None:
         self._metrics = metrics
+        self._prefix = prefix
         self._model_name = model_name
 
     def collect(self) -> Iterator[Family]:
         for metric in self._metrics:
-            family = Family(PREFIX + metric.name, metric.text, metric.kind)
+            family = Family(f"{self._prefix}:{metric.name}", metric.text, metric.kind)
             for label, value in metric.values.items():
                 labels = {"model_name": self._model_name, **metric.fixed}
                 if metric.label is not None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -20,10 +21,12 @@ from tapetum.core.config import EngineConfig, ServerConfig
 from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
-from tapetum.server.app import build_app
+from tapetum.server.app import assemble
+from tapetum.server.protocol import GuardedProtocol
+from tapetum.server.report import report
+from tapetum.server.serving import Serving
 
 _log = logging.getLogger(__name__)
-SHUTDOWN_GRACE_S = 30.0
 _CLOSE_S = 5  # for connections to take their last bytes
 
 
@@ -41,33 +44,66 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
+    serving = Serving(engine, config)
+    server = _Server(uvicorn_config(serving))
     listener = _listen(config)
-    server = _Server(
-        uvicorn.Config(
-            build_app(engine, config),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=_CLOSE_S,
-        )
-    )
     host, port = listener.getsockname()[:2]
     leaving = asyncio.create_task(_signal())
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
     loading = asyncio.create_task(_load(engine))
+    reporting = asyncio.create_task(report(engine))
     try:
-        await asyncio.wait((leaving, serving, loading), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((leaving, answering, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
-            _log.info("serving %s at http://%s:%d/v1", " and ".join(engine.model_names), host, port)
-            await asyncio.wait((leaving, serving), return_when=asyncio.FIRST_COMPLETED)
+            scheme = "http" if config.ssl_certfile is None else "https"
+            _log.info("serving %s at %s://%s:%d/v1", " and ".join(engine.model_names), scheme, host, port)
+            await asyncio.wait((leaving, answering), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        loading.cancel()
-        leaving.cancel()
-        _log.info("stopping; what runs has %g s to end, another signal ends it at once", SHUTDOWN_GRACE_S)
-        await engine.stop(SHUTDOWN_GRACE_S)
+        for task in (loading, leaving, reporting):
+            task.cancel()
+        _log.info(
+            "stopping; what runs has %g s to end, another signal ends it at once", config.shutdown_grace_s
+        )
+        num_left = await serving.traffic.drain(config.shutdown_grace_s)
+        if num_left:
+            _log.warning("%d requests have not ended in time and are cut off", num_left)
+        await engine.stop()
         server.should_exit = True
-        await serving
+        await answering
+
+
+def uvicorn_config(serving: Serving) -> uvicorn.Config:
+    """How the application is served; raises ConfigError for a certificate that cannot be used."""
+    config = serving.config
+    _check_certificate(config)
+    return uvicorn.Config(
+        assemble(serving),
+        http=GuardedProtocol,
+        ws_max_size=config.max_body_bytes,
+        ws_per_message_deflate=False,  # what comes and goes is mostly base64 and small
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_CLOSE_S,
+    )
+
+
+def _check_certificate(config: ServerConfig) -> None:
+    if config.ssl_certfile is None:
+        return
+    try:
+        # no password: a key that wants one must not stop the start to ask for it
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            config.ssl_certfile, config.ssl_keyfile, password=lambda: ""
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"--ssl-certfile {config.ssl_certfile} with its key cannot be used: {error}"
+        ) from error
 
 
 async def _load(engine: AsyncEngine) -> None:

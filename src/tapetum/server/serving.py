@@ -1,13 +1,14 @@
-"""What every route shares: the engine, who asks, which model, the body, and a client that may leave.
+"""What every route shares: the engine, who asks, which model, whether there is room, the body, a client that may leave.
 
-Owns the order of things around an answer: read within the limit, name the tenant, submit while the client is there.
+Owns the order of things around an answer: admit, read the body, name the tenant, submit while the client is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,14 +16,19 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from tapetum.core.config import ServerConfig
+from tapetum.core.errors import Overloaded, TapetumError
 from tapetum.engine.service import AsyncEngine
-from tapetum.server.errors import BodyTooLarge, ModelNotFound
+from tapetum.server.errors import Draining, ModelNotFound, RateLimited, tell
+from tapetum.server.logs import RequestRecord, frame_record, record_of
+from tapetum.server.quota import QUOTA
 from tapetum.server.stream import as_json, until_gone
+from tapetum.server.traffic import Traffic
 
-MAX_BODY_BYTES = 256 * 1024**2
 ANY_MODEL = "default"  # a name that always answers
 TENANT = "tapetum.tenant"  # where the scope of a connection says whose key it came with
 T = TypeVar("T")
+_MAX_RETRY_S = 600.0
+_QUICK_BYTES = 1024**2  # a body of this size is decoded in less time than a thread takes to start on it
 
 
 class Serving:
@@ -32,6 +38,43 @@ class Serving:
         self.engine = engine
         self.config = config
         self.created = int(time.time())
+        self.traffic = Traffic()
+
+    def admit(self, scope: Scope, *, is_answer: bool) -> ExitStack:
+        """Take a request in, or raise why not now. Leaving the stack makes its place free again."""
+        self.refuse_late()
+        limit_s = self.config.max_queue_s
+        if is_answer and limit_s is not None and (queue_s := self.engine.backlog_s) > limit_s:
+            raise Overloaded(f"the queue is {queue_s:.1f} s long, limit {limit_s:g} s; come back later")
+        places = ExitStack()
+        quota = scope.get(QUOTA)
+        if quota is not None:
+            quota.take()
+            places.callback(quota.release)
+        self.traffic.enter()
+        places.callback(self.traffic.leave)
+        return places
+
+    def refuse_late(self) -> None:
+        """Raises once the server is about to end."""
+        if self.traffic.is_draining:
+            raise Draining("the server is shutting down; ask another or come back later")
+
+    @contextmanager
+    def frame(self, scope: Scope) -> Iterator[RequestRecord]:
+        """One of the requests of a WebSocket: admitted, with a line in the log when it is over."""
+        with frame_record(scope, self.engine.count_rejection) as record, self.admit(scope, is_answer=True):
+            yield record
+
+    def tell(self, scope: Scope, error: TapetumError) -> Response:
+        """The response that tells an error, with a time to come back where that can help; notes it for the log."""
+        record_of(scope).error = error.code
+        wait_s = 1.0
+        if isinstance(error, RateLimited):
+            wait_s = error.wait_s
+        elif isinstance(error, Overloaded):
+            wait_s = min(self.engine.backlog_s - (self.config.max_queue_s or 0.0), _MAX_RETRY_S)
+        return tell(error, wait_s)
 
     def model_name(self, wanted: str | None) -> str:
         """The name an answer carries; raises ModelNotFound."""
@@ -53,14 +96,14 @@ def tenant_of(scope: Scope, salt: str | None) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLarge(
-                f"the body has more than {MAX_BODY_BYTES} bytes, the limit; send smaller pictures"
-            )
-    return bytes(body)
+    """The whole body; how large it may be and how slowly it may come was settled before."""
+    return b"".join([chunk async for chunk in request.stream()])
+
+
+async def read_as(request: Request, parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of the body. A large one is parsed beside the event loop, which others wait for."""
+    body = await read_body(request)
+    return parse(body) if len(body) <= _QUICK_BYTES else await asyncio.to_thread(parse, body)
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

@@ -1,0 +1,82 @@
+"""HTTP/1.1 on a connection, as uvicorn speaks it, for clients that cannot be trusted.
+
+Owns what uvicorn leaves open: how large a request's head may be and how long it may take, what is done with the rest
+of a body that was refused, and that even bytes which are no HTTP are answered in JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from tapetum.server.errors import ErrorBody, ErrorDetail, error_type
+from tapetum.server.stream import as_json
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_S = 30.0  # from the first byte, or from the connection
+_LINGER_S = 30.0  # for the rest of a body that nobody reads
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """`_deadline` runs while the client owes something: a head, or the end of a body that was answered before it."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _num_head_bytes = 0
+    _is_in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_within(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if not (was_in_head and self._is_in_head):
+            return
+        self._num_head_bytes += len(data)
+        if self._num_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the head of the request has more than {MAX_HEAD_BYTES} bytes, the limit")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        self._expect_within(HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._expect_nothing()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._expect_nothing()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._expect_within(_LINGER_S)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "the bytes are no HTTP request")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what never became a request, and close."""
+        body = as_json(ErrorBody(ErrorDetail(message=message, type=error_type(status), code="invalid_http")))
+        head = STATUS_LINE[status] + b"content-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.close()
+
+    def _expect_within(self, seconds: float) -> None:
+        self._expect_nothing()
+        self._deadline = self.loop.call_later(seconds, self.transport.close)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
