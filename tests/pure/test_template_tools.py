@@ -232,6 +232,7 @@ def test_how_an_answer_begins() -> None:
     begun = Message(role="assistant", content=("<think>Hm",))
     assert thinking("qwen3", ASKS, begun, is_open=True) == "open"
     assert thinking("qwen3", ASKS, Message(role="assistant", content=("Well",)), is_open=True) == "never"
+    assert thinking("qwen3", is_open=True) == "perhaps"  # such a chat is refused when it is rendered
     picky = ChatTemplate("{{ raise_exception('<think>') }}", TOKENIZER, names={})
     assert picky.thinking(ChatInput(messages=(ASKS,))) == "perhaps"
 

@@ -105,7 +105,8 @@ class ChatTemplate:
         if not self.abilities.has_reasoning:
             return "never"
         if chat.continue_final_message:
-            texts = [part for part in chat.messages[-1].content if isinstance(part, str)]
+            parts = [part for message in chat.messages[-1:] for part in message.content]
+            texts = [part for part in parts if isinstance(part, str)]
             return thinking_after(texts[-1] if texts else "", is_answer=True)
         probe = replace(chat, messages=(Message(role="user", content=("x",)),), tools=())
         disguise = self._guard.disguise()
