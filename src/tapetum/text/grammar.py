@@ -158,8 +158,8 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
 
 
 def refusal(param: str, reason: str) -> InvalidParameter:
-    if len(reason) > _MAX_REASON:
-        reason = reason[:_MAX_REASON] + "..."
+    if len(reason) > _MAX_REASON:  # it quotes the source in its middle
+        reason = f"{reason[: _MAX_REASON // 2]} ... {reason[-_MAX_REASON // 2 :]}"
     return InvalidParameter(
         f"{param} asks for an answer of a form that cannot be kept to: {reason}; change or simplify it",
         param=param,
