@@ -202,6 +202,7 @@ def test_one_call_at_a_time_where_asked_for(server: TestServer) -> None:
 def test_tools_and_a_format_at_once_are_refused(server: TestServer) -> None:
     response = server.chat(tools=TOOLS, response_format={"type": "json_object"})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    server.script.answer = "{}"
     fields = {"tools": TOOLS, "tool_choice": "none", "response_format": {"type": "json_object"}}
     assert server.chat(**fields).status_code == 200
 
@@ -212,6 +213,7 @@ def test_tools_and_a_format_at_once_are_refused(server: TestServer) -> None:
 def test_the_format_of_an_answer_reaches_the_engine(server: TestServer) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     named = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    server.script.answer = '{"a": 1}'
     assert server.chat(response_format=named).status_code == 200
     assert server.script.seen[-1].sampling.grammar.kind == "json_schema"
     assert json.loads(server.script.seen[-1].sampling.grammar.source) == schema
@@ -298,7 +300,7 @@ WANTED = st.fixed_dictionaries(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(WANTED, st.sampled_from([ANSWER, CALL, f"{ANSWER} {CALL}", "<tool_call> no", "é" * 9]))
+@given(WANTED, st.sampled_from([ANSWER, CALL, f"{ANSWER} {CALL}", "a <tool", "é" * 9]))
 def test_the_stream_is_the_whole_whatever_is_asked(server: TestServer, fields: dict, answer: str) -> None:
     server.script.answer = answer
     fields = {"max_tokens": 300} | fields
