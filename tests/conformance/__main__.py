@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from tests.conformance.cases import Cases, CasesError, load
-from tests.conformance.faults.pictures import enc, scene
 from tests.conformance.fleet import Fleet, StartFailed
-from tests.conformance.runner import Outcome, Runner
+from tests.conformance.runner import Outcome, outcomes_of, told
 
 _OURS = shlex.join([sys.executable, "-m", "tapetum", "serve"])
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -46,29 +45,11 @@ def main(path: Path, command: str | None, url: str | None, only: str | None) -> 
 
 
 async def _run(cases: Cases, ids: list[str], fleet: Fleet, path: Path) -> list[Outcome]:
-    runner = Runner(cases, fleet, enc(scene(112, 84)))
     outcomes = []
-    try:
-        for plan in await runner.plan([cases.BY_ID[case_id] for case_id in ids]):
-            outcomes.append(await runner.run(plan))
-            click.echo(told(outcomes[-1], path))
-    finally:
-        await runner.close()
+    async for outcome in outcomes_of(cases, [cases.BY_ID[case_id] for case_id in ids], fleet):
+        outcomes.append(outcome)
+        click.echo(told(outcome, path))
     return outcomes
-
-
-def told(outcome: Outcome, path: Path) -> str:
-    """One line for each case; where it failed also why, and how to run it alone."""
-    case = outcome.case
-    line = f"{outcome.verdict:<7} {case.id:<9} {outcome.seconds:6.1f} s  {case.title}"
-    if outcome.verdict == "skipped":
-        return f"{line}: {outcome.problems[0]}"
-    if outcome.verdict == "failed":
-        alone = f"python -m tests.conformance --cases {path} --only {case.id}"
-        return "\n".join(
-            [line, *(f"        {problem}" for problem in outcome.problems), f"        alone: {alone}"]
-        )
-    return line
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ else runs is skipped.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tests.conformance import expect
 from tests.conformance.cases import Case, Cases
+from tests.conformance.faults.pictures import enc, scene
 from tests.conformance.fleet import Fleet, StartFailed, Unavailable
 from tests.conformance.observation import Observation, Unmet
 from tests.conformance.origin import Origin
@@ -40,16 +42,38 @@ class Outcome:
     seconds: float
 
 
-class Runner:
-    """`picture` is a file that a server could read and must not."""
+async def outcomes_of(cases: Cases, chosen: Sequence[Case], fleet: Fleet) -> AsyncIterator[Outcome]:
+    """One outcome after the other; all servers have ended when the last one is told."""
+    runner = Runner(cases, fleet)
+    try:
+        for plan in await runner.plan(chosen):
+            yield await runner.run(plan)
+    finally:
+        await runner.close()
 
-    def __init__(self, cases: Cases, fleet: Fleet, picture: bytes) -> None:
+
+def told(outcome: Outcome, path: Path) -> str:
+    """One line for each case; where it failed also why, and how to run it alone."""
+    case = outcome.case
+    line = f"{outcome.verdict:<7} {case.id:<9} {outcome.seconds:6.1f} s  {case.title}"
+    if outcome.verdict == "skipped":
+        return f"{line}: {outcome.problems[0]}"
+    if outcome.verdict == "failed":
+        alone = f"python -m tests.conformance --cases {path} --only {case.id}"
+        return "\n".join(
+            [line, *(f"        {problem}" for problem in outcome.problems), f"        alone: {alone}"]
+        )
+    return line
+
+
+class Runner:
+    def __init__(self, cases: Cases, fleet: Fleet) -> None:
         self._cases = cases
         self._fleet = fleet
         self._origin = Origin()
         self._answers: Mapping[str, Reply] = {}
-        file = fleet.folder / "picture.png"
-        file.write_bytes(picture)
+        file = fleet.folder / "picture.png"  # a server could read it, and must not
+        file.write_bytes(enc(scene(112, 84)))
         self._words = {"{MEDIA}": self._origin.media, "{CANARY}": self._origin.canary, "{TMPFILE}": str(file)}
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.conformance import public_faults
 from tests.conformance.cases import CasesError, load
 from tests.conformance.fleet import Fleet
-from tests.conformance.runner import Outcome, Runner
+from tests.conformance.runner import Outcome, outcomes_of
 
 MADE_UP = [sys.executable, "-m", "tests.pure.conformance_server"]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -67,15 +67,11 @@ def outcomes(
         iter_bodies=lambda step: iter(chat(f"picture {index}") for index in range(step["args"]["n"])),
     )
 
-    async def run() -> list[Outcome]:
-        command = None if url else [*MADE_UP, "--fault", fault]
-        runner = Runner(cases, Fleet(command, url), b"picture")
-        try:
-            return [await runner.run(plan) for plan in await runner.plan(chosen)]
-        finally:
-            await runner.close()
+    async def collect() -> list[Outcome]:
+        fleet = Fleet(None if url else [*MADE_UP, "--fault", fault], url)
+        return [outcome async for outcome in outcomes_of(cases, chosen, fleet)]
 
-    return asyncio.run(run())
+    return asyncio.run(collect())
 
 
 def problems(case: Made, fault: str = "", others: Sequence[Made] = ()) -> str:
