@@ -1,0 +1,33 @@
+"""Chat requests for tests: from fields to what the engine is asked, or to the error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tapetum.core.errors import RequestError
+from tapetum.core.request import SamplingParams
+from tapetum.server.chat.schema import ChatRequest, parse_chat
+from tapetum.server.chat.translate import chat_input_of, sampling_of
+
+
+def parse(**fields: object) -> ChatRequest:
+    return parse_chat(json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode())
+
+
+def sampling(**fields: object) -> SamplingParams:
+    return sampling_of(parse(**fields))
+
+
+def message(content: object, role: str = "user", **fields: object) -> dict[str, object]:
+    return {"role": role, "content": content, **fields}
+
+
+def refusal(**fields: object) -> RequestError:
+    """The error of a request that is refused somewhere between its bytes and the engine."""
+    with pytest.raises(RequestError) as raised:
+        request = parse(**fields)
+        chat_input_of(request)
+        sampling_of(request)
+    return raised.value

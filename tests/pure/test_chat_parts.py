@@ -1,0 +1,215 @@
+"""Messages as clients of several engines write them: pictures and clips, calls and their results."""
+
+from __future__ import annotations
+
+import pytest
+
+from tapetum.core.chat import MediaPart
+from tapetum.server.chat.translate import chat_input_of, use_of
+from tests.pure.chat_kit import message, parse, refusal
+
+
+def content(*parts: object, **fields: object) -> tuple[str | MediaPart, ...]:
+    (only,) = chat_input_of(parse(messages=[message(list(parts))], **fields)).messages
+    return only.content
+
+
+def medium(part: object, **fields: object) -> tuple[str, object, dict[str, object]]:
+    (only,) = content(part, **fields)
+    assert isinstance(only, MediaPart)
+    assert not only.is_trusted
+    return only.kind, only.source, dict(only.options)
+
+
+URL = "data:image/png;base64,AA=="
+IMAGE = ("image", URL, {})
+VIDEO = ("video", URL, {})
+SPELLINGS = [
+    ({"type": "image_url", "image_url": {"url": URL}}, IMAGE),
+    ({"type": "image_url", "image_url": URL}, IMAGE),
+    ({"type": "input_image", "image_url": URL}, IMAGE),
+    ({"type": "input_image", "image_url": {"url": URL}}, IMAGE),
+    ({"type": "image", "image": URL}, IMAGE),
+    ({"type": "video_url", "video_url": {"url": URL}}, VIDEO),
+    ({"type": "video_url", "video_url": URL}, VIDEO),
+    ({"type": "video", "video": URL}, VIDEO),
+    ({"type": "video", "video": [URL, {"url": "b"}]}, ("video", (URL, "b"), {})),
+    ({"type": "image", "image": "/etc/passwd"}, ("image", "/etc/passwd", {})),
+]
+
+
+@pytest.mark.parametrize(("part", "expected"), SPELLINGS)
+def test_a_picture_or_clip_may_be_written_in_several_ways(part: dict, expected: object) -> None:
+    assert medium(part) == expected
+    assert medium({**part, "uuid": "mine", "zebra": 1}) == expected  # what a client calls it decides nothing
+
+
+def test_text_comes_as_a_string_or_in_parts() -> None:
+    assert content("a", {"type": "text", "text": "b"}, {"type": "input_text", "text": ""}) == ("a", "b", "")
+    for value, expected in (("x", ("x",)), ("", ("",)), (None, ()), ([], ())):
+        (only,) = chat_input_of(parse(messages=[message(value)])).messages
+        assert only.content == expected
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_pictures_may_come_in_any_role(role: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": URL}]
+    (only,) = chat_input_of(parse(messages=[message(parts, role)])).messages
+    assert only.role == role
+    assert [getattr(part, "source", part) for part in only.content] == ["a", URL]
+
+
+def test_options_of_a_part_go_before_those_of_its_kind_and_those_of_all() -> None:
+    fields = {
+        "mm_processor_kwargs": {"min_pixels": 1, "max_pixels": 2, "fps": 3},
+        "media_io_kwargs": {"video": {"fps": 4, "num_frames": 5}, "image": {"max_pixels": 6}},
+    }
+    clip = {"type": "video_url", "video_url": URL, "num_frames": 7, "max_visual_tokens": 8}
+    picture = {"type": "image_url", "image_url": URL, "min_pixels": 9}
+    assert medium(clip, **fields)[2] == {
+        "min_pixels": 1,
+        "max_pixels": 2,
+        "fps": 4,
+        "num_frames": 7,
+        "max_visual_tokens": 8,
+    }
+    assert medium(picture, **fields)[2] == {"min_pixels": 9, "max_pixels": 6, "fps": 3}
+
+
+@pytest.mark.parametrize("detail", ["low", "high", "auto"])
+def test_detail_is_an_option_wherever_it_is_written(detail: str) -> None:
+    reference = {"url": URL, "detail": detail}
+    parts = (
+        {"type": "image_url", "image_url": reference},
+        {"type": "image_url", "image_url": URL, "detail": detail},
+        {"type": "input_image", "image_url": URL, "detail": detail},
+        {"type": "input_image", "image_url": reference, "detail": detail},
+        {"type": "image", "image": URL, "detail": detail},
+        {"type": "video_url", "video_url": reference},
+        {"type": "video", "video": [reference, URL, reference]},
+    )
+    assert [medium(part)[2] for part in parts] == [{"detail": detail}] * len(parts)
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "words"),
+    [
+        ({"type": "hologram", "hologram": {}}, "messages[0].content[0].type", "hologram'; parts may be text"),
+        ({"type": 5}, "messages[0].content[0].type", "str"),
+        ({"text": "x"}, "messages[0].content[0]", "type"),
+        (5, "messages[0].content[0]", "int"),
+        ({"type": "image_url", "image_url": {"url": 5}}, "messages[0].content[0].image_url.url", "str"),
+        ({"type": "image_url", "image_url": {}}, "messages[0].content[0].image_url", "url"),
+        ({"type": "image_url", "image_url": None}, "messages[0].content[0].image_url", "null"),
+        ({"type": "input_image", "file_id": "f"}, "messages[0].content[0]", "image_url"),
+        ({"type": "video", "video": []}, "messages[0].content[0].video", ">= 1"),
+        ({"type": "image", "image": [URL]}, "messages[0].content[0].image", "array"),
+        (
+            {"type": "image_url", "image_url": {"url": URL, "detail": "original"}},
+            "messages[0].content[0].image_url.detail",
+            "original'; pictures may be seen in detail auto, low or high",
+        ),
+        ({"type": "refusal", "refusal": "no"}, "messages[0].content[0].type", "only the assistant"),
+        (
+            {"type": "input_image", "image_url": {"url": URL, "detail": "low"}, "detail": "high"},
+            "messages[0].content[0].detail",
+            "high and low",
+        ),
+        (
+            {"type": "video", "video": [{"url": URL, "detail": "low"}, {"url": URL, "detail": "auto"}]},
+            "messages[0].content[0].detail",
+            "auto and low",
+        ),
+    ],
+)
+def test_a_part_that_is_none_is_named(part: object, place: str, words: str) -> None:
+    error = refusal(messages=[message([part])])
+    assert error.param == place
+    assert words in error.message
+
+
+def test_a_refusal_of_the_assistant_is_not_seen_again() -> None:
+    parts = [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "sorry"}]
+    (only,) = chat_input_of(parse(messages=[message(parts, "assistant")])).messages
+    assert only.content == ("sorry",)
+
+
+# ---- turns with tools
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": "ü"}'}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def test_calls_and_results_of_earlier_turns_reach_the_template() -> None:
+    messages = [
+        message("x"),
+        message(None, "assistant", tool_calls=[CALL], reasoning_content="hm"),
+        message([{"type": "image_url", "image_url": URL}], "tool", tool_call_id="c1", name="f"),
+        message("so", "assistant", reasoning="newer name"),
+    ]
+    _, called, result, thought = chat_input_of(parse(messages=messages)).messages
+    (call,) = called.tool_calls
+    assert (call.id, call.name, call.arguments) == ("c1", "f", '{"a": "ü"}')
+    assert (called.content, called.reasoning) == ((), "hm")
+    assert (result.role, result.tool_call_id, result.name) == ("tool", "c1", "f")
+    assert len(result.content) == 1
+    assert thought.reasoning == "newer name"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"a": ["ü"]}, '{"a": ["ü"]}'), ("", "{}"), (" {} ", "{}"), ('{"a":1}', '{"a":1}')],
+)
+def test_arguments_of_a_call_are_the_text_of_an_object(arguments: object, text: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (only,) = chat_input_of(parse(messages=[message(None, "assistant", tool_calls=[call])])).messages
+    assert only.tool_calls[0].arguments == text
+
+
+@pytest.mark.parametrize("arguments", ["[]", "{", "5", '{"a": NaN}', "x" * 10_000])
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    calls = [CALL, {"function": {"name": "f", "arguments": arguments}}]
+    error = refusal(messages=[message(None, "assistant", tool_calls=calls)])
+    assert error.param == "messages[0].tool_calls[1].function.arguments"
+    assert len(error.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"role": "user", "tool_calls": [CALL]}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}, "messages[0].tool_calls[0].type"),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "messages[0].function_call"),
+        ({"role": "assistant", "audio": {"id": "a"}}, "messages[0].audio"),
+        ({}, "messages[0]"),
+    ],
+)
+def test_a_message_that_is_none_is_named(fields: dict[str, object], param: str) -> None:
+    assert refusal(messages=[fields]).param == param
+
+
+def test_tools_are_told_to_the_model_unless_it_shall_call_none() -> None:
+    assert [tool["function"]["name"] for tool in chat_input_of(parse(tools=[TOOL])).tools] == ["f"]
+    assert chat_input_of(parse(tools=[TOOL], tool_choice="none")).tools == ()
+    assert chat_input_of(parse(tools=[])).tools == ()
+    assert not use_of(parse(tools=[TOOL], parallel_tool_calls=False)).is_parallel
+    assert use_of(parse(tools=[TOOL])).is_parallel
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [5]}, "tools[0]"),
+        ({"tools": {"name": "f"}}, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tool_choice": 5}, "tool_choice"),
+        ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ],
+)
+def test_tools_that_are_none_are_named(fields: dict[str, object], param: str) -> None:
+    assert refusal(**fields).param == param
