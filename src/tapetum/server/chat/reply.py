@@ -6,7 +6,6 @@ went. With several choices each has chunks of its own, and the first and the las
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -23,7 +22,6 @@ from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice, Logprobs
 from tapetum.server.disclosure import Disclosure, Usage, closing, opening, usage
 from tapetum.text.tokenizer import Tokenizer
 
-_log = logging.getLogger(__name__)
 _NOTHING = AnswerMessage()
 
 
@@ -99,21 +97,9 @@ class Reply:
         return all(voice.finish_reason is not None for voice in self._voices)
 
     def _close(self) -> None:
-        """End the request if it still runs, and leave one line about it in the log."""
+        """End the request if it still runs."""
         if not self._is_over:
             self.choices.cancel()
-        timing = self._generation.timing
-        _log.info(
-            "%s: %d + %d tokens, %s; queue %.3f s, encode %.3f s, prefill %.3f s, first token %.3f s",
-            self._generation.request_id,
-            len(self._generation.prompt.token_ids),
-            self.choices.num_tokens,
-            self._voices[0].finish_reason if self._is_over else "cut off",
-            timing.queue_s,
-            timing.encode_s,
-            timing.prefill_s,
-            timing.ttft_s,
-        )
 
     def _opening_chunk(self, index: int) -> ChatAnswer:
         choice = Choice(index=index, delta=AnswerMessage(role="assistant", content=""))
