@@ -61,11 +61,12 @@ class _Pieces:
             self._failed_features[job.item.key] = error
 
     def advance(self, row: Row, masks: Mapping[str, bytes]) -> None:
-        if row.request_id in self._failed:
+        name = row.request_id
+        if name in self._failed:
             return
-        plan = BatchPlan(step=self._step, rows=(row,), masks=masks)
-        if error := self._try(plan, f"request {row.request_id}"):
-            self._failed[row.request_id] = error
+        own = {name: masks[name]} if name in masks else {}
+        if error := self._try(BatchPlan(step=self._step, rows=(row,), masks=own), f"request {name}"):
+            self._failed[name] = error
 
     def result(self) -> StepResult:
         return StepResult(
