@@ -3,9 +3,11 @@
     python benchmarks/server.py [--seconds 10] [--repeats 3] [--out server.json] [--profile FOLDER]
 
 Measures
-  streams   streamed chats of 8 tokens by 32 clients that never pause: requests per second
-  pictures  chats with a JPEG of 5 MB in base64, each another one, by 2 clients: how late the event loop of the API
-            process comes to what is due, at every tick of 2 ms
+  streams   streamed chats of 8 tokens by 32 clients that never pause: requests per second. The device takes no time, so
+            tokens may come faster than they are read, and then go out together; `apart`, with 64 clients and steps
+            of 5 ms, each has the time to be an event of its own
+  pictures  chats with a JPEG of 5 MB in base64, each another one: how late the event loop of the API process comes to
+            what is due, at every tick of 2 ms; by 2 clients that pause for 0.4 s, and `pressed` by 2 that do not
 
 The processor that all processes together used is told beside each figure, for a machine with other work to do says
 little. --profile runs each measurement once, far slower, and leaves profiles of the event loop and of the engine's.
@@ -22,8 +24,10 @@ import random
 import statistics
 import subprocess
 import sys
-import urllib.request
+import time
 from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -31,22 +35,31 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 STAGE, LOAD, PROFILE = "benchmarks.server_stage", "benchmarks.server_load", "TAPETUM_BENCH_PROFILE"
 NUM_TOKENS = 8
-STREAM_CLIENTS, PICTURE_CLIENTS = 32, 2
 NUM_PICTURES, PICTURE_BYTES = 12, 3_750_000  # 5 MB in base64
 Figures = dict[str, float]
 
 
-class Stage:
-    """The served processes; `name` is of the files that a profile goes to."""
+@dataclass(frozen=True)
+class Measurement:
+    name: str
+    num_clients: int
+    bodies: Callable[[], list[str]]
+    step_ms: float = 0.0
+    pause_s: float = 0.0
 
-    def __init__(self, name: str, profiles: Path | None) -> None:
+
+class Stage:
+    """The served processes of one measurement."""
+
+    def __init__(self, what: Measurement, profiles: Path | None) -> None:
+        name = what.name
         self._profiles = (
             [] if profiles is None else [profiles / f"{name}-{part}.pstats" for part in ("api", "engine")]
         )
         files = [str(file) for file in self._profiles]
         environment = {**os.environ, **({PROFILE: files[1]} if files else {})}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", STAGE, *files[:1]],
+            [sys.executable, "-m", STAGE, str(what.step_ms), *files[:1]],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -56,13 +69,8 @@ class Stage:
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
-    def lag(self) -> Figures:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/lag") as answer:
-            figures: Figures = json.load(answer)
-        return figures
-
-    def load(self, bodies: list[str], num_clients: int, seconds: float) -> Figures:
-        words = [str(self.port), str(num_clients), str(seconds)]
+    def load(self, what: Measurement, bodies: list[str], seconds: float) -> Figures:
+        words = [str(self.port), str(what.num_clients), str(what.pause_s), str(seconds)]
         done = subprocess.run(
             [sys.executable, "-m", LOAD, *words],
             cwd=ROOT,
@@ -107,27 +115,31 @@ def look(seed: int) -> str:
     return chat(parts, mm_processor_kwargs={"max_pixels": 1_003_520})
 
 
-def streams(seconds: float, profiles: Path | None) -> Figures:
-    stage = Stage("streams", profiles)
-    bodies = [chat(f"Question {number}: what is the total?") for number in range(500)]
-    stage.load(bodies, STREAM_CLIENTS, min(1.0, seconds))  # warm up
-    return measured(stage, bodies, STREAM_CLIENTS, seconds)
+def questions() -> list[str]:
+    return [chat(f"Question {number}: what is the total?") for number in range(500)]
 
 
-def pictures(seconds: float, profiles: Path | None) -> Figures:
-    stage = Stage("pictures", profiles)
-    stage.load([look(0)], 1, min(1.0, seconds))
-    return measured(stage, [look(1 + number) for number in range(NUM_PICTURES)], PICTURE_CLIENTS, seconds)
+def looks() -> list[str]:
+    return [look(number) for number in range(NUM_PICTURES)]
 
 
-def measured(stage: Stage, bodies: list[str], num_clients: int, seconds: float) -> Figures:
-    stage.lag()
-    busy = busy_s()
-    figures = stage.load(bodies, num_clients, seconds)
-    busy = busy_s() - busy
-    lag = {f"lag_ms_{name}": value for name, value in stage.lag().items()}
+MEASUREMENTS = (
+    Measurement("streams", 32, questions),
+    Measurement("apart", 64, questions, step_ms=5.0),
+    Measurement("pictures", 2, looks, pause_s=0.4),
+    Measurement("pressed", 2, looks),
+)
+
+
+def measured(what: Measurement, seconds: float, profiles: Path | None) -> Figures:
+    stage = Stage(what, profiles)
+    bodies = what.bodies()
+    stage.load(what, bodies[:1], min(1.0, seconds))  # warm up
+    started_s, busy = time.perf_counter(), busy_s()
+    figures = stage.load(what, bodies, seconds)
+    busy_cores = (busy_s() - busy) / (time.perf_counter() - started_s)
     stage.close()
-    return {**figures, **lag, "busy_cores": busy / seconds}
+    return {**figures, "busy_cores": busy_cores}
 
 
 def busy_s() -> float:
@@ -137,17 +149,21 @@ def busy_s() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-# what, of which measurement, unit of print, whether more is better, goal
+# what, of which measurement, key, whether more is better, goal
 ROWS = (
     ("streamed requests of 8 tokens per second", "streams", "requests_per_s", True, 400.0),
     ("  events of a request", "streams", "events_per_request", True, None),
-    ("  time to the first bytes, ms, median", "streams", "first_ms_p50", False, None),
-    ("  time to the end, ms, 99 of 100", "streams", "whole_ms_p99", False, None),
-    ("event loop late with 5 MB pictures, ms, median", "pictures", "lag_ms_p50", False, None),
-    ("event loop late with 5 MB pictures, ms, 99 of 100", "pictures", "lag_ms_p99", False, 5.0),
+    ("  ms to the first bytes, median", "streams", "first_ms_p50", False, None),
+    ("  ms to the end, 99 of 100", "streams", "whole_ms_p99", False, None),
+    ("the same, every token an event", "apart", "requests_per_s", True, 400.0),
+    ("  events of a request", "apart", "events_per_request", True, None),
+    ("  ms to the end, 99 of 100", "apart", "whole_ms_p99", False, None),
+    ("5 MB pictures: event loop late, ms, 99 of 100", "pictures", "lag_ms_p99", False, 5.0),
+    ("  median", "pictures", "lag_ms_p50", False, None),
     ("  pictures per second", "pictures", "requests_per_s", True, None),
-    ("busy cores of the machine, streams", "streams", "busy_cores", False, None),
-    ("busy cores of the machine, pictures", "pictures", "busy_cores", False, None),
+    ("5 MB pictures without a pause: late, ms, 99 of 100", "pressed", "lag_ms_p99", False, 5.0),
+    ("  median", "pressed", "lag_ms_p50", False, None),
+    ("  pictures per second", "pressed", "requests_per_s", True, None),
 )
 
 
@@ -160,7 +176,10 @@ def show(results: dict[str, list[Figures]]) -> list[dict[str, object]]:
         if goal is not None:
             is_met = value >= goal if is_more_better else value <= goal
             mark = f"goal {goal:g}: {'met' if is_met else 'NOT MET'}"
-        print(f"{what:52} {value:9.2f}  ({min(values):.2f} to {max(values):.2f})  {mark}")
+        busy = statistics.median(figures["busy_cores"] for figures in results[measurement])
+        print(
+            f"{what:52} {value:9.2f}  ({min(values):.2f} to {max(values):.2f}; {busy:.1f} cores busy)  {mark}"
+        )
         table.append({"what": what, "median": value, "values": values, "goal": goal})
     return table
 
@@ -178,10 +197,10 @@ def main() -> None:
         arguments.profile.mkdir(parents=True, exist_ok=True)
     folder = arguments.profile and arguments.profile.resolve()
     repeats = 1 if folder else arguments.repeats
-    results: dict[str, list[Figures]] = {"streams": [], "pictures": []}
+    results: dict[str, list[Figures]] = {what.name: [] for what in MEASUREMENTS}
     for _ in range(repeats):
-        results["streams"].append(streams(arguments.seconds, folder))
-        results["pictures"].append(pictures(arguments.seconds, folder))
+        for what in MEASUREMENTS:
+            results[what.name].append(measured(what, arguments.seconds, folder))
     table = show(results)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Clients that cost little: one process, raw sockets, requests that are bytes made before the clock runs.
 
-Run by server.py: `python -m benchmarks.server_load PORT CLIENTS SECONDS` reads one JSON list of request bodies from its
-standard input; each client asks the next one as soon as it has the whole answer to its last. Prints one JSON object.
+Run by server.py: `python -m benchmarks.server_load PORT CLIENTS PAUSE_S SECONDS` reads one JSON list of request bodies
+from its standard input; each client asks the next one when it has the whole answer to its last, and has paused. Prints
+one JSON object.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import sys
 import time
+import urllib.request
 from itertools import cycle
 
 import uvloop
@@ -43,7 +45,10 @@ class Client(asyncio.Protocol):
         if b"data: [DONE]" not in self._last:
             raise RuntimeError(f"an answer ends in {data[-400:]!r}")
         self._load.told(self._started_s, self._first_s)
-        self._ask()
+        if self._load.pause_s:
+            asyncio.get_running_loop().call_later(self._load.pause_s, self._ask)
+        else:
+            self._ask()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._load.is_running:
@@ -58,8 +63,9 @@ class Client(asyncio.Protocol):
 
 
 class Load:
-    def __init__(self, bodies: list[str]) -> None:
+    def __init__(self, bodies: list[str], pause_s: float) -> None:
         self.requests = cycle([_request(body.encode()) for body in bodies])
+        self.pause_s = pause_s
         self.is_running = True
         self.num_events = 0
         self.times: list[tuple[float, float, float]] = []  # asked, first bytes, end
@@ -76,31 +82,42 @@ def _request(body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def run(port: int, num_clients: int, seconds: float, bodies: list[str]) -> dict[str, float]:
+async def run(port: int, num_clients: int, seconds: float, load: Load) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     failure: asyncio.Future[None] = loop.create_future()
     loop.set_exception_handler(lambda _, told: failure.done() or failure.set_exception(told["exception"]))
-    load = Load(bodies)
+    lag(port)  # from here on it counts
     started_s = time.perf_counter()
     for _ in range(num_clients):
         await loop.create_connection(lambda: Client(load), "127.0.0.1", port)
     await asyncio.wait((failure,), timeout=seconds)
+    took_s = time.perf_counter() - started_s
+    late = lag(port)
     load.is_running = False
     if failure.done():
         failure.result()
-    took_s = time.perf_counter() - started_s
     firsts = sorted(first - asked for asked, first, _ in load.times)
     wholes = sorted(end - asked for asked, _, end in load.times)
     return {
         "requests": len(load.times),
+        "seconds": took_s,
         "events_per_request": load.num_events / len(load.times),
         "requests_per_s": len(load.times) / took_s,
         "first_ms_p50": 1000 * firsts[len(firsts) // 2],
         "whole_ms_p50": 1000 * wholes[len(wholes) // 2],
         "whole_ms_p99": 1000 * wholes[int(0.99 * (len(wholes) - 1))],
+        **{f"lag_ms_{name}": value for name, value in late.items()},
     }
 
 
+def lag(port: int) -> dict[str, float]:
+    """How late the server's event loop was since the last call."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/lag") as answer:
+        late: dict[str, float] = json.load(answer)
+    return late
+
+
 if __name__ == "__main__":
-    port, num_clients, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    print(json.dumps(uvloop.run(run(port, num_clients, seconds, json.load(sys.stdin)))))
+    port, num_clients = int(sys.argv[1]), int(sys.argv[2])
+    load = Load(json.load(sys.stdin), float(sys.argv[3]))
+    print(json.dumps(uvloop.run(run(port, num_clients, float(sys.argv[4]), load))))

@@ -1,8 +1,8 @@
 """The served processes without a model: a real API process, a real engine process, a device that speaks a script.
 
-Run by server.py, never by hand: `python -m benchmarks.server_stage FILE` serves on a free port, whose number is the
-first line it prints, until its standard input ends; with a FILE it then writes there what its main thread did. `/lag`
-tells how late the event loop was since the last time it was asked.
+Run by server.py, never by hand: `python -m benchmarks.server_stage STEP_MS [FILE]` serves on a free port, whose number
+is the first line it prints, until its standard input ends; with a FILE it then writes there what its main thread did.
+`/lag` tells how late the event loop was since the last time it was asked.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tapetum.server.run import uvicorn_config
 from tapetum.server.serving import Serving
 
 PROFILE = "TAPETUM_BENCH_PROFILE"  # a file for the profile of the engine's loop
+STEP = "TAPETUM_BENCH_STEP_S"  # how long the device takes for a step
 TICK_S = 0.002
 FACTS = ModelFacts(
     model_type="qwen2_vl",
@@ -48,16 +49,19 @@ FACTS = ModelFacts(
 
 
 class Script:
-    """Executor: the next word of a text for each row that wants a token, in no time."""
+    """Executor: the next word of a text for each row that wants a token. A step costs time, but no processor."""
 
-    def __init__(self, words: tuple[int, ...]) -> None:
+    def __init__(self, words: tuple[int, ...], step_s: float) -> None:
         self._words = words
+        self._step_s = step_s
         self._is_watched = PROFILE in os.environ
 
     def execute(self, plan: BatchPlan) -> StepResult:
         if self._is_watched:
             self._is_watched = False
             watch(os.environ[PROFILE])  # here, for it is the loop's thread that is watched
+        if self._step_s:
+            time.sleep(self._step_s)
         words = self._words
         tokens = {
             row.request_id: SampledToken(token_id=words[row.end % len(words)])
@@ -71,7 +75,7 @@ def build(config: EngineConfig) -> Engine:
     """Called in the engine process."""
     files = ModelFiles.load(find_model(config.model))
     words = files.tokenizer.encode_plain("one word after another, as a model would say them")
-    return Engine(config, executor=Script(words), facts=FACTS, files=files)
+    return Engine(config, executor=Script(words, float(os.environ[STEP])), facts=FACTS, files=files)
 
 
 class Lag:
@@ -132,6 +136,7 @@ def watch(file: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        watch(sys.argv[1])
+    os.environ[STEP] = str(float(sys.argv[1]) / 1000)
+    if len(sys.argv) > 2:
+        watch(sys.argv[2])
     uvloop.run(serve())
