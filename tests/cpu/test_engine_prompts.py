@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -24,7 +25,7 @@ from tapetum.core.errors import (
 )
 from tapetum.core.request import SamplingParams
 from tapetum.engine.defaults import GenerationDefaults
-from tapetum.engine.prompts import PromptBuilder, PromptLimits, Terms
+from tapetum.engine.prompts import Loads, PromptBuilder, PromptLimits, Terms
 from tapetum.media.ingest import Ingest
 from tests.cpu.engine_kit import EOS, files, picture
 
@@ -322,3 +323,148 @@ def test_a_picture_in_bytes_is_the_same_picture(builder):
     parts = [MediaPart(kind="image", source=source, is_trusted=True) for source in sources]
     spans = build(builder, chat(*parts)).prompt.spans
     assert len({span.key for span in spans}) == 1
+
+
+def image(width: int, height: int, seed: int = 0, **options) -> MediaPart:
+    return replace(picture(seed, width, height), options=options)
+
+
+def visual_tokens(request) -> list[int]:
+    return [span.item.geometry.num_tokens for span in request.prompt.spans]
+
+
+def budgeted(budget: int, *content) -> ChatInput:
+    return ChatInput(messages=(Message(role="user", content=content),), max_visual_tokens=budget)
+
+
+def test_a_budget_of_visual_tokens_is_shared_by_area(builder):
+    large, small = image(400, 400, 1), image(200, 200, 2)
+    free = visual_tokens(build(builder, chat(large, small)))
+    assert free == [64, 49]
+    for prompt in (
+        budgeted(80, large, small),
+        TextInput(prompt=f"{IMAGE}{IMAGE}", media=(large, small), max_visual_tokens=80),
+    ):
+        shared = visual_tokens(build(builder, prompt))
+        assert sum(shared) <= 80 and shared[0] > shared[1] >= 16
+    assert visual_tokens(build(builder, budgeted(113, large, small))) == free, "a budget that is not used"
+    assert visual_tokens(build(builder, budgeted(1000, large, small))) == free
+    assert visual_tokens(build(builder, budgeted(32, large, small))) == [16, 16]
+    assert visual_tokens(build(builder, budgeted(5))) == [], "nothing to share"
+
+
+def test_a_picture_that_needs_less_leaves_the_rest(builder):
+    tiny, large = image(28, 28, 1), image(400, 400, 2)
+    shared = visual_tokens(build(builder, budgeted(66, tiny, large)))
+    assert shared[0] == visual_tokens(build(builder, chat(tiny)))[0] == 16
+    assert shared[1] == 49, "what is left of 66 holds a square of 7 by 7"
+
+
+@pytest.mark.parametrize("budget", [1, 31])
+def test_a_budget_below_the_least_of_all_media_is_refused_with_numbers(builder, budget):
+    with pytest.raises(
+        InvalidParameter, match=rf"max_visual_tokens is {budget}, the 2 .* at least 32; raise it"
+    ) as caught:
+        build(builder, budgeted(budget, image(400, 400, 1), image(200, 200, 2)))
+    assert caught.value.param == "max_visual_tokens"
+
+
+@pytest.mark.parametrize("budget", [0, -5])
+def test_a_budget_is_positive(builder, budget):
+    with pytest.raises(InvalidParameter, match=r"max_visual_tokens is .* at least 1"):
+        build(builder, budgeted(budget, image(400, 400)))
+
+
+def test_a_picture_that_asks_for_less_than_its_family_takes_may_have_less(builder):
+    small = image(400, 400, 1, max_visual_tokens=4)
+    assert visual_tokens(build(builder, budgeted(20, small, image(400, 400, 2)))) == [4, 16]
+
+
+def test_a_budget_brings_a_prompt_within_the_context(ingest):
+    builder = builder_over(ingest, max_model_len=120)
+    pictures = [image(400, 400, seed) for seed in range(3)]
+    with pytest.raises(PromptTooLong):
+        build(builder, chat(*pictures))
+    assert sum(visual_tokens(build(builder, budgeted(75, *pictures), max_tokens=1))) <= 75
+
+
+def test_a_budget_reads_each_reference_once(builder, ingest, monkeypatch):
+    reads: list[object] = []
+    read = ingest._planner._reader.read
+
+    def counting(source, **options):
+        reads.append(source)
+        return read(source, **options)
+
+    monkeypatch.setattr(ingest._planner._reader, "read", counting)
+    build(builder, budgeted(40, image(400, 400, 11), image(200, 200, 12)))
+    assert len(reads) == 2
+
+
+def test_pixels_are_decoded_when_all_headers_are_known_to_fit(ingest, monkeypatch):
+    decoded: list[object] = []
+    monkeypatch.setattr("tapetum.media.plan.decode", lambda data, config: decoded.append(data))
+    builder = builder_over(ingest, max_model_len=140)
+    files_of = [in_png(400, 400, seed) for seed in range(21, 23)]
+    with pytest.raises(PromptTooLong, match=r"prompt has \d+ tokens, 128 of them visual"):
+        build(builder, chat(*files_of))
+    with pytest.raises(InvalidParameter, match="max_tokens is 100 "):
+        build(builder, chat(files_of[0]), max_tokens=100)
+    assert decoded == []
+
+
+def in_png(width: int, height: int, seed: int) -> MediaPart:
+    out = BytesIO()
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(out, "PNG")
+    return MediaPart(kind="image", source=out.getvalue())
+
+
+def test_a_plan_is_what_build_makes(builder):
+    parts = [
+        in_png(400, 300, 31),
+        in_png(60, 200, 32),
+        MediaPart(kind="video", source=[picture(1).source] * 3),
+    ]
+    for prompt in (chat("Look: ", *parts, "?"), budgeted(75, *parts), chat("no picture")):
+        plan = builder.plan(prompt, SamplingParams(), tenant="t")
+        terms = replace(TERMS, tenant="t")
+        request = builder.build(prompt, SamplingParams(), terms)
+        spans = request.prompt.spans
+        assert plan.num_tokens == len(request.prompt.token_ids)
+        assert list(plan.geometries) == [span.item.geometry for span in spans]
+        assert plan.num_visual_tokens == sum(span.end - span.start for span in spans)
+        again = builder.plan(prompt, SamplingParams(), tenant="t")
+        assert [item.key for item in again.items] == [span.key for span in spans], "kept from the build"
+        assert builder.plan(prompt, SamplingParams(), tenant="u").items == (None,) * len(spans)
+
+
+def test_a_plan_decodes_nothing_and_may_be_too_long(ingest, monkeypatch):
+    monkeypatch.setattr("tapetum.media.plan.decode", lambda *_: pytest.fail("decoded"))
+    builder = builder_over(ingest, max_model_len=100)
+    plan = builder.plan(chat(*(in_png(400, 400, seed) for seed in range(41, 44))), SamplingParams())
+    assert plan.num_tokens > 100 and plan.items == (None,) * 3
+    with pytest.raises(MediaError, match="media 2 of 2"):
+        builder.plan(chat(picture(1), MediaPart(kind="image", source=b"x")), SamplingParams())
+
+
+def test_a_plan_that_is_given_up_ends(ingest):
+    loader, loads = NeverLoader(), Loads()
+    loads.cancel()
+    with pytest.raises(CancelledError):
+        builder_over(loader).plan(chat(picture(1), picture(2)), SamplingParams(), loads=loads)
+    assert all(future.cancelled() for future in loader.futures)
+
+
+def test_errors_name_files_of_the_operator_alone(builder, tmp_path):
+    """A client who may try names would learn which of them exist."""
+    name = tmp_path / "cat.png"
+    name.write_bytes(b"no picture")
+    with pytest.raises(MediaError, match=r"^cat\.png: "):
+        build(builder, chat(MediaPart(kind="image", source=str(name), is_trusted=True)))
+    answers = set()
+    for source in (str(name), f"{name}.missing", name.as_uri()):
+        with pytest.raises(MediaError) as caught:
+            build(builder, chat(MediaPart(kind="image", source=source)))
+        answers.add(str(caught.value))
+    assert len(answers) == 1

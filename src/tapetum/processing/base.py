@@ -44,18 +44,15 @@ class PixelBounds:
                 "the lower must be at least 1 and not above the upper"
             )
 
-    def chosen(self, options: ProcessorOptions, *, token_area: int, steps: int) -> PixelBounds:
+    def chosen(self, options: ProcessorOptions, *, token_area: int) -> PixelBounds:
         """A bound the request gives wins; a bound of the checkpoint moves out of its way.
 
-        `token_area` are the pixels behind a visual token, `steps` those of the time axis.
+        `token_area` are the pixels behind a visual token.
         """
         low = options.min_pixels or min(self.min_pixels, options.max_pixels or self.min_pixels)
         high = options.max_pixels or max(self.max_pixels, low)
         if options.detail == "low":
-            high = min(high // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS * token_area)
-        if options.max_visual_tokens is not None:
-            high = min(high, options.max_visual_tokens // steps * token_area)
-        high = max(high, 1)
+            high = max(1, min(high // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS * token_area))
         return PixelBounds(min(low, high), high)
 
 

@@ -116,7 +116,7 @@ class QwenVLProcessor:
         )
 
     def least_pixels(self, kind: MediaKind, options: ProcessorOptions) -> int:
-        return self._bounds(kind, options, steps=1).min_pixels
+        return self._bounds(kind, options).min_pixels
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
         return fold_patches(
@@ -130,26 +130,28 @@ class QwenVLProcessor:
     def layout(self, segments: Sequence[Segment]) -> Prompt:
         return lay_out(segments, self.media_tokens, self._place)
 
-    def _bounds(self, kind: MediaKind, options: ProcessorOptions, *, steps: int) -> PixelBounds:
-        side = self.patch_size * self.merge_size
-        return self.bounds[kind].chosen(options, token_area=side * side, steps=steps)
+    def _bounds(self, kind: MediaKind, options: ProcessorOptions) -> PixelBounds:
+        return self.bounds[kind].chosen(options, token_area=(self.patch_size * self.merge_size) ** 2)
 
     def _used(
         self, kind: MediaKind, size: tuple[int, int], steps: int, options: ProcessorOptions
     ) -> tuple[int, int]:
-        """The size of a frame. The reference's rule may go over its bounds by a little; a budget may not."""
-        if options.max_visual_tokens is not None and options.max_visual_tokens < steps:
+        """The size of a frame. The reference's rule may go a little over its bounds; a budget is kept."""
+        factor, bounds = self.patch_size * self.merge_size, self._bounds(kind, options)
+        used = smart_resize(*size, factor=factor, bounds=bounds)
+        budgets = []  # tokens of a frame
+        if options.detail == "low":
+            budgets.append(max(1, bounds.max_pixels // factor**2))
+        if options.max_visual_tokens is not None:
+            budgets.append(options.max_visual_tokens // steps)
+        if budgets and min(budgets) < 1:
             raise InvalidParameter(
                 f"max_visual_tokens is {options.max_visual_tokens}, the {kind} has at least {steps}, one for each "
                 f"{self.temporal_patch_size} frames; raise it or take fewer frames",
                 param="max_visual_tokens",
             )
-        factor, bounds = self.patch_size * self.merge_size, self._bounds(kind, options, steps=steps)
-        used = smart_resize(*size, factor=factor, bounds=bounds)
-        is_strict = options.max_visual_tokens is not None or options.detail == "low"
-        most = max(1, bounds.max_pixels // factor**2)
-        if is_strict and used[0] * used[1] > most * factor**2:
-            return fit_tokens(*size, factor=factor, most=most)
+        if budgets and used[0] * used[1] > min(budgets) * factor**2:
+            return fit_tokens(*size, factor=factor, most=min(budgets))
         return used
 
     def _segments(self, rows: int, columns: int) -> tuple[int, ...]:
