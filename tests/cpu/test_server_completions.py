@@ -223,15 +223,29 @@ def test_every_choice_of_the_client_reaches_the_engine(server: TestServer) -> No
         priority="background",
         timeout_s=60,
         cache_salt="salt",
-        response_format={"type": "json_object"},
     )
     assert response.status_code == 200
     (request,) = server.script.seen
     assert {name: getattr(request.sampling, name) for name in fields} == fields
     assert (dict(request.sampling.logit_bias), request.sampling.logprobs) == ({5: 1.5}, 3)
-    assert request.sampling.grammar.kind == "json_object"
     assert (request.priority, request.tenant) == (2, "salt")
     assert request.deadline_s is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_object"),
+        ({"guided_regex": '[{]"a": 1[}]'}, "regex"),
+        ({"structured_outputs": {"choice": ["no", '{"a": 1}']}}, "choice"),
+    ],
+)
+def test_an_answer_keeps_to_what_is_asked_of_its_form(server: TestServer, fields: dict, kind: str) -> None:
+    server.script.answer = '{"a": 1}'
+    choice = complete(server, **fields).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ('{"a": 1}', "stop")
+    assert server.script.seen[0].sampling.grammar.kind == kind
+    server.script.answer = ANSWER
 
 
 def test_the_official_client_reads_answers_and_streams(server: TestServer, client: openai.OpenAI) -> None:

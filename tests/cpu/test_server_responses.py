@@ -298,17 +298,22 @@ def test_a_tool_may_answer_with_a_picture(server: TestServer) -> None:
 
 def test_every_choice_of_the_client_reaches_the_engine(server: TestServer) -> None:
     fields = {"temperature": 0.5, "top_p": 0.75, "top_k": 7, "seed": 11, "ignore_eos": True}
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    text = {"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}}
-    answer = respond(
-        server, **fields, max_output_tokens=40, text=text, cache_salt="salt", priority="background"
-    )
+    answer = respond(server, **fields, max_output_tokens=40, cache_salt="salt", priority="background")
     (request,) = server.script.seen
     assert {name: getattr(request.sampling, name) for name in fields} == fields
     assert (request.max_tokens, request.tenant, request.priority) == (40, "salt", 2)
+    assert (answer["temperature"], answer["top_p"]) == (0.5, 0.75)
+
+
+def test_an_answer_keeps_to_the_format_of_its_text(server: TestServer) -> None:
+    server.script.answer = '{"a": 1}'
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    text = {"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}}
+    answer = respond(server, text=text)
+    (request,) = server.script.seen
     assert request.sampling.grammar.kind == "json_schema"
     assert json.loads(request.sampling.grammar.source) == schema
-    assert (answer["temperature"], answer["top_p"]) == (0.5, 0.75)
+    assert text_of(answer) == '{"a": 1}'
     assert answer["text"]["format"] == text["format"] | {"description": None}
     respond(server, text={"format": {"type": "json_object"}})
     assert server.script.seen[-1].sampling.grammar.kind == "json_object"

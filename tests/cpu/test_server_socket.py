@@ -252,7 +252,7 @@ def test_a_connection_has_only_so_many_requests(
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_and_piles_nothing_up(server: TestServer) -> None:
-    names, num_tokens = range(12), 500
+    names, num_tokens = range(8), 400
     with opened(server, max_queue=1) as socket:
         for name in names:
             ask(socket, name, ignore_eos=True, max_tokens=num_tokens, logprobs=True, top_logprobs=20)

@@ -18,7 +18,7 @@ from tapetum.core.media import MediaKind, Span
 from tapetum.core.request import Prompt
 from tapetum.server.chat.schema import parse_chat
 from tapetum.server.chat.translate import chat_input_of, sampling_of
-from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 from tapetum.text.tokenizer import Tokenizer
 
 ROLES = frozenset(("system", "developer", "user", "assistant", "model", "tool", "ipython", "observation"))
@@ -66,7 +66,7 @@ def routes(serving: Serving) -> list[Route]:
     engine = serving.engine
 
     async def prompt(request: Request) -> Response:
-        asked = parse_chat(await read_body(request))
+        asked = await read_as(request, parse_chat)
         submission = engine.submit(
             chat_input_of(asked), sampling_of(asked), tenant=tenant_of(request.scope, asked.cache_salt)
         )

@@ -12,12 +12,12 @@ from starlette.routing import Route
 
 from tapetum.server.chat.schema import parse_chat
 from tapetum.server.chat.translate import chat_input_of, sampling_of
-from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 
 
 def routes(serving: Serving) -> list[Route]:
     async def estimate(request: Request) -> Response:
-        asked = parse_chat(await read_body(request))
+        asked = await read_as(request, parse_chat)
         serving.model_name(asked.model)
         question = serving.engine.estimate(
             chat_input_of(asked), sampling_of(asked), tenant=tenant_of(request.scope, asked.cache_salt)

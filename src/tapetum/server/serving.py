@@ -101,8 +101,12 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_as(request: Request, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of the body. A large one is parsed beside the event loop, which others wait for."""
-    body = await read_body(request)
+    """What `parse` makes of the body."""
+    return await parse_as(await read_body(request), parse)
+
+
+async def parse_as(body: bytes, parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of a body. A large one is parsed beside the event loop, which others wait for."""
     return parse(body) if len(body) <= _QUICK_BYTES else await asyncio.to_thread(parse, body)
 
 

@@ -23,7 +23,7 @@ from tapetum.server.chat.schema import parse_chat
 from tapetum.server.chat.wire import ChatAnswer
 from tapetum.server.errors import ErrorDetail, error_body
 from tapetum.server.parse import parsed
-from tapetum.server.serving import Serving, tenant_of
+from tapetum.server.serving import Serving, parse_as, tenant_of
 from tapetum.server.stream import as_json
 
 _log = logging.getLogger(__name__)
@@ -125,12 +125,14 @@ class _Connection:
     async def _say(self, name: Id, body: bytes) -> ServerFrame:
         """Send the chunks of an answer; the frame that ends it is returned."""
         try:
-            asked = parse_chat(body)
-            tenant = tenant_of(self._websocket.scope, asked.cache_salt)
-            reply = await ask_chat(self._serving, asked, tenant=tenant)
-            async with aclosing(reply.chunks()) as chunks:
-                async for chunk in chunks:
-                    await self._send(ServerFrame(id=name, chunk=chunk))
+            with self._serving.frame(self._websocket.scope) as record:
+                asked = await parse_as(body, parse_chat)
+                tenant = tenant_of(self._websocket.scope, asked.cache_salt)
+                reply = await ask_chat(self._serving, asked, tenant=tenant)
+                record.watch(reply.choices)
+                async with aclosing(reply.chunks()) as chunks:
+                    async for chunk in chunks:
+                        await self._send(ServerFrame(id=name, chunk=chunk))
             return ServerFrame(id=name, done=True)
         except TapetumError as error:
             return ServerFrame(id=name, error=error_body(error).error)

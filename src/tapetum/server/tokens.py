@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -22,7 +23,7 @@ from tapetum.engine.prompts import Draft
 from tapetum.server.chat.schema import ChatRequest, parse_chat
 from tapetum.server.chat.translate import chat_input_of, sampling_of
 from tapetum.server.parse import parsed
-from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 from tapetum.server.token_names import token_name
 from tapetum.text.template import MAX_PROMPT_CHARS
 from tapetum.text.tokenizer import Tokenizer
@@ -68,17 +69,11 @@ def routes(serving: Serving) -> list[Route]:
     engine = serving.engine
 
     async def tokenize(request: Request) -> Response:
-        body = await read_body(request)
-        asked = parsed(_decode_tokenize, body)
+        asked, chat = await read_as(request, _parse)
         serving.model_name(asked.model)
-        if asked.is_chat == (asked.prompt is not None):
-            raise InvalidParameter(
-                "the body has to hold either prompt or messages; send one of them", param="prompt"
-            )
-        if asked.prompt is not None:
-            token_ids = await asyncio.to_thread(engine.tokenizer.encode, asked.prompt)
+        if chat is None:
+            token_ids = await asyncio.to_thread(engine.tokenizer.encode, asked.prompt or "")
         else:
-            chat = parse_chat(body)
             tenant = tenant_of(request.scope, chat.cache_salt)
             token_ids = await while_connected(request, _chat_tokens(serving, chat, tenant))
         return await asyncio.to_thread(answer, token_ids, bool(asked.return_token_strs))
@@ -95,7 +90,7 @@ def routes(serving: Serving) -> list[Route]:
         )
 
     async def detokenize(request: Request) -> Response:
-        asked = parsed(_decode_detokenize, await read_body(request))
+        asked = await read_as(request, partial(parsed, _decode_detokenize))
         serving.model_name(asked.model)
         return json_response(await asyncio.to_thread(_written, engine.tokenizer, asked.tokens))
 
@@ -103,6 +98,16 @@ def routes(serving: Serving) -> list[Route]:
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
     ]
+
+
+def _parse(body: bytes) -> tuple[TokenizeRequest, ChatRequest | None]:
+    """What is asked, and the chat that is to be tokenised, if it is one."""
+    asked = parsed(_decode_tokenize, body)
+    if asked.is_chat == (asked.prompt is not None):
+        raise InvalidParameter(
+            "the body has to hold either prompt or messages; send one of them", param="prompt"
+        )
+    return asked, parse_chat(body) if asked.is_chat else None
 
 
 async def _chat_tokens(serving: Serving, chat: ChatRequest, tenant: str) -> tuple[int, ...]:

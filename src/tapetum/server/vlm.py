@@ -15,8 +15,9 @@ from tapetum.server.chat.schema import ChatMessage, ChatRequest, check_chat
 from tapetum.server.chat.wire import ChatAnswer
 from tapetum.server.disclosure import Disclosure, Usage
 from tapetum.server.errors import NotSupported
+from tapetum.server.logs import record_of
 from tapetum.server.parse import parsed
-from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 
 
 class VlmRequest(SamplingFields, frozen=True, kw_only=True):
@@ -35,15 +36,18 @@ _decode = msgspec.json.Decoder(VlmRequest).decode
 
 def routes(serving: Serving) -> list[Route]:
     async def look(request: Request) -> Response:
-        asked = _chat_request(parsed(_decode, await read_body(request)))
+        asked = await read_as(request, _parse)
         tenant = tenant_of(request.scope, asked.cache_salt)
         reply = await while_connected(request, ask_chat(serving, asked, tenant=tenant))
+        record_of(request.scope).watch(reply.choices)
         return json_response(_in_short(await while_connected(request, reply.whole())))
 
     return [Route("/v1/vlm", look, methods=["POST"])]
 
 
-def _chat_request(asked: VlmRequest) -> ChatRequest:
+def _parse(body: bytes) -> ChatRequest:
+    """The chat request that a body amounts to; raises RequestError and its children."""
+    asked = parsed(_decode, body)
     if asked.stream or asked.num_choices > 1:
         name = "stream" if asked.stream else "n"
         raise NotSupported(f"{name} is not supported here; ask /v1/chat/completions for it", param=name)

@@ -17,19 +17,21 @@ from tapetum.server.completions.prompts import text_inputs
 from tapetum.server.completions.reply import CompletionReply
 from tapetum.server.completions.schema import CompletionRequest, parse_completion, sampling_of
 from tapetum.server.events import events
-from tapetum.server.serving import Serving, json_response, read_body, tenant_of, while_connected
+from tapetum.server.logs import record_of
+from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 from tapetum.server.stream import EventStream
 
 
 def routes(serving: Serving) -> list[Route]:
     async def complete(request: Request) -> Response:
-        asked = parse_completion(await read_body(request))
+        asked = await read_as(request, parse_completion)
         model = serving.model_name(asked.model)
         engine = serving.engine
         num_waiting = engine.num_waiting
         prompts = text_inputs(asked.prompt, engine.facts.max_model_len - 1)
         tenant = tenant_of(request.scope, asked.cache_salt)
         sources = await while_connected(request, _submitted(serving, prompts, asked, tenant))
+        record_of(request.scope).watch(*sources)
         reply = CompletionReply(
             prompts, sources, asked, model=model, tokenizer=engine.tokenizer, num_waiting=num_waiting
         )
