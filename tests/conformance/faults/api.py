@@ -115,11 +115,9 @@ def _():
     return ask(scene(112, 84), n=3, temperature=1.0, seed=7)
 
 
-for _cid, _kw, _t in (("R43b", {"n": 0, "stream": True}, "no choice at all, streamed"),):
-
-    @case(_cid, "resource", _t, {"status": BAD, "max_seconds": 3, **ALIVE})
-    def _(kw=_kw):
-        return ask(scene(56, 56), **kw)
+@case("R43b", "resource", "no choice at all, streamed", {"status": BAD, "max_seconds": 3, **ALIVE})
+def _():
+    return ask(scene(56, 56), n=0, stream=True)
 
 
 @case(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 
 from tests.conformance.faults.form import ALIVE, BAD, Catalogue
 from tests.conformance.faults.pictures import enc, noise, scene
@@ -32,25 +31,20 @@ def _():
     return ask(_small())
 
 
-def _dialect(cid: str, title: str, fn: Callable[[], str], strict: bool):
+def _dialect(cid: str, title: str, head: str):
     same = {"status": 200, "same_prompt_tokens_as": "R18-ref", "same_output_as": "R18-ref"}
-    exp = (
-        same
-        if strict
-        else {"any_of": [same, {"status": BAD, "error_contains_any": ["base64", "url", "data"]}]}
-    )
 
-    @case(cid, "wrong-status", title, {**exp, **ALIVE})
+    @case(cid, "wrong-status", title, {**same, **ALIVE})
     def _():
-        return ask(fn())
+        return ask(head + _b64())
 
 
-_dialect("R18a", "parameter before ;base64", lambda: "data:image/png;charset=utf-8;base64," + _b64(), True)
-_dialect("R18b", "two parameters", lambda: "data:image/png;name=a.png;q=1;base64," + _b64(), True)
+_dialect("R18a", "parameter before ;base64", "data:image/png;charset=utf-8;base64,")
+_dialect("R18b", "two parameters", "data:image/png;name=a.png;q=1;base64,")
 
-_dialect("R19a", "no media type", lambda: "data:;base64," + _b64(), True)
-_dialect("R19b", "media type 'undefined'", lambda: "data:undefined;base64," + _b64(), True)
-_dialect("R19c", "PNG called image/jpeg", lambda: "data:image/jpeg;base64," + _b64(), True)
+_dialect("R19a", "no media type", "data:;base64,")
+_dialect("R19b", "media type 'undefined'", "data:undefined;base64,")
+_dialect("R19c", "PNG called image/jpeg", "data:image/jpeg;base64,")
 
 
 SSRF_URLS = [
@@ -180,19 +174,17 @@ def _():
     }
 
 
-for _cid, _side in (("R27a", 700),):
-
-    @case(
-        _cid,
-        "wrong-status",
-        f"request body of about {_side * _side * 4 // 1_000_000} MB",
-        {
-            "any_of": [
-                {"status": 200},
-                {"status": 413, "error_is_json": True, "error_contains_any": ["large", "limit", "size"]},
-            ],
-            **ALIVE,
-        },
-    )
-    def _(s=_side):
-        return ask(enc(noise(s, s), compress_level=0))
+@case(
+    "R27a",
+    "wrong-status",
+    "request body of about 1 MB",
+    {
+        "any_of": [
+            {"status": 200},
+            {"status": 413, "error_is_json": True, "error_contains_any": ["large", "limit", "size"]},
+        ],
+        **ALIVE,
+    },
+)
+def _():
+    return ask(enc(noise(700, 700), compress_level=0))
