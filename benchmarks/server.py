@@ -34,6 +34,8 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGE, LOAD, PROFILE = "benchmarks.server_stage", "benchmarks.server_load", "TAPETUM_BENCH_PROFILE"
+MARK = "TAPETUM00000"  # behind the end of a picture, where each request has a number of its own
+ENGINE = "tapetum.engine.process"
 NUM_TOKENS = 8
 NUM_PICTURES, PICTURE_BYTES = 12, 3_750_000  # 5 MB in base64
 Figures = dict[str, float]
@@ -82,11 +84,27 @@ class Stage:
         figures: Figures = json.loads(done.stdout)
         return figures
 
+    def cpu_s(self) -> tuple[float, float]:
+        """Processor seconds that the API process and the engine process have used."""
+        api = Path("/proc") / str(self._process.pid)
+        children = [child for task in api.glob("task/*/children") for child in task.read_text().split()]
+        engine = next(
+            Path("/proc") / child
+            for child in children
+            if ENGINE in (Path("/proc") / child / "cmdline").read_text()
+        )
+        return _cpu_s(api), _cpu_s(engine)
+
     def close(self) -> None:
         self._process.communicate("")
         for file in self._profiles:
             print(f"\n{file.name}")
             pstats.Stats(str(file)).sort_stats("tottime").print_stats(25)
+
+
+def _cpu_s(process: Path) -> float:
+    user, system = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def chat(content: object, **fields: object) -> str:
@@ -104,7 +122,8 @@ def picture(seed: int) -> str:
     small.resize((3000, 2000)).save(file, "JPEG", quality=90)
     data = file.getvalue()
     assert len(data) <= PICTURE_BYTES, len(data)
-    return f"data:image/jpeg;base64,{b64encode(data.ljust(PICTURE_BYTES, bytes(1))).decode()}"
+    encoded = b64encode(data.ljust(PICTURE_BYTES, bytes(1))).decode()
+    return f"data:image/jpeg;base64,{encoded[: -len(MARK)]}{MARK}"
 
 
 def look(seed: int) -> str:
@@ -135,11 +154,16 @@ def measured(what: Measurement, seconds: float, profiles: Path | None) -> Figure
     stage = Stage(what, profiles)
     bodies = what.bodies()
     stage.load(what, bodies[:1], min(1.0, seconds))  # warm up
-    started_s, busy = time.perf_counter(), busy_s()
+    started_s, busy, api, engine = time.perf_counter(), busy_s(), *stage.cpu_s()
     figures = stage.load(what, bodies, seconds)
     busy_cores = (busy_s() - busy) / (time.perf_counter() - started_s)
+    api, engine = (after - before for after, before in zip(stage.cpu_s(), (api, engine), strict=True))
     stage.close()
-    return {**figures, "busy_cores": busy_cores}
+    costs = {
+        f"{name}_cpu_ms": 1000 * used / figures["requests"]
+        for name, used in (("api", api), ("engine", engine))
+    }
+    return {**figures, **costs, "busy_cores": busy_cores}
 
 
 def busy_s() -> float:
@@ -153,13 +177,18 @@ def busy_s() -> float:
 ROWS = (
     ("streamed requests of 8 tokens per second", "streams", "requests_per_s", True, 400.0),
     ("  events of a request", "streams", "events_per_request", True, None),
+    ("  processor ms of a request, API process", "streams", "api_cpu_ms", False, None),
+    ("  processor ms of a request, engine process", "streams", "engine_cpu_ms", False, None),
     ("  ms to the first bytes, median", "streams", "first_ms_p50", False, None),
     ("  ms to the end, 99 of 100", "streams", "whole_ms_p99", False, None),
     ("the same, every token an event", "apart", "requests_per_s", True, 400.0),
     ("  events of a request", "apart", "events_per_request", True, None),
+    ("  processor ms of a request, API process", "apart", "api_cpu_ms", False, None),
+    ("  processor ms of a request, engine process", "apart", "engine_cpu_ms", False, None),
     ("  ms to the end, 99 of 100", "apart", "whole_ms_p99", False, None),
     ("5 MB pictures: event loop late, ms, 99 of 100", "pictures", "lag_ms_p99", False, 5.0),
     ("  median", "pictures", "lag_ms_p50", False, None),
+    ("  processor ms of a picture, API process", "pictures", "api_cpu_ms", False, None),
     ("  pictures per second", "pictures", "requests_per_s", True, None),
     ("5 MB pictures without a pause: late, ms, 99 of 100", "pressed", "lag_ms_p99", False, 5.0),
     ("  median", "pressed", "lag_ms_p50", False, None),

@@ -12,11 +12,13 @@ import json
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from itertools import cycle
 
 import uvloop
 
 END = b"0\r\n\r\n"  # of a chunked body
+MARK = b"TAPETUM00000"  # valid base64, of 9 bytes
 TAIL = 64  # bytes that hold the last event and the end
 
 
@@ -57,14 +59,14 @@ class Client(asyncio.Protocol):
     def _ask(self) -> None:
         if self._load.is_running:
             self._started_s, self._first_s = time.perf_counter(), None
-            self._transport.write(next(self._load.requests))
+            self._transport.writelines(next(self._load.requests))
         else:
             self._transport.close()
 
 
 class Load:
     def __init__(self, bodies: list[str], pause_s: float) -> None:
-        self.requests = cycle([_request(body.encode()) for body in bodies])
+        self.requests = _requests(bodies)
         self.pause_s = pause_s
         self.is_running = True
         self.num_events = 0
@@ -72,6 +74,13 @@ class Load:
 
     def told(self, started_s: float, first_s: float) -> None:
         self.times.append((started_s, first_s, time.perf_counter()))
+
+
+def _requests(bodies: list[str]) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """The bodies again and again; a mark in one is a number that never comes again, so no two requests are equal."""
+    parted = [_request(body.encode()).partition(MARK) for body in bodies]
+    for number, (head, mark, tail) in enumerate(cycle(parted)):
+        yield head, mark and str(number).encode().rjust(len(MARK), b"A"), tail
 
 
 def _request(body: bytes) -> bytes:
