@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tests.conformance.cases import Cases, CasesError, load
+from tests.conformance.cases import Cases, CasesError, load, unknown_words
 from tests.conformance.fleet import Fleet, StartFailed
 from tests.conformance.runner import Outcome, outcomes_of, told
 
@@ -30,6 +30,8 @@ def main(path: Path, command: str | None, url: str | None, only: str | None) -> 
     """Ask a server what public reports say that servers get wrong."""
     try:
         cases = load(path)
+        for word in unknown_words(cases):
+            click.echo(f"{path} speaks of {word}, which nobody knows how to check", err=True)
         ids = only.split(",") if only else [case.id for case in cases.CASES]
         unknown = [case_id for case_id in ids if case_id not in cases.BY_ID]
         if unknown:

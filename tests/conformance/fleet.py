@@ -72,6 +72,11 @@ class Fleet:
         assert self._server is not None
         return self._server
 
+    def retire(self) -> None:
+        """Let no later case have the server that runs, if it is ours."""
+        if self._server is not None and self._server.process is not None:
+            self._server.is_spent = True
+
     async def close(self) -> None:
         await self._end()
         self._logs.cleanup()

@@ -42,6 +42,15 @@ class Planner:
         self.answers: dict[str, Reply] = {}
 
     async def plan(self, case: Case) -> Plan:
+        """A case that cannot even be written down is a plan with problems."""
+        try:
+            return await self._plan(case)
+        except (UnknownSetting, Unmet) as error:
+            return Plan(case=case, problems=[str(error)])
+        except Exception as error:
+            return Plan(case=case, problems=[f"the case cannot be built: {type(error).__name__}: {error}"])
+
+    async def _plan(self, case: Case) -> Plan:
         built = case.build()
         problems = form_problems(self._cases, case, built)
         if problems:
@@ -52,11 +61,8 @@ class Planner:
         if "scenario" not in built:
             return Plan(case=case, steps=[{"do": "post", "body": built, "save": "r"}])
         config, steps = built.get("config", {}), built["steps"]
-        try:
-            flags = await self._flags(config, steps)
-            steps = [await self._with_flags(step, config, steps) for step in steps]
-        except (UnknownSetting, Unmet) as error:
-            return Plan(case=case, problems=[str(error)])
+        flags = await self._flags(config, steps)
+        steps = [await self._with_flags(step, config, steps) for step in steps]
         if "context" not in config:  # a case about the edge of the context means its own numbers
             steps = await lengthened(steps, self._room_for)
         return Plan(case=case, flags=flags, routes=built.get("serve", ()), steps=steps)

@@ -95,37 +95,38 @@ class Runner:
             verdict = "failed" if problems else "passed"
         except Unavailable as reason:
             problems, verdict = [str(reason)], "skipped"
-        except (StartFailed, Unmet, ProcessLookupError) as error:
+        except (StartFailed, Unmet) as error:
             problems = [str(error)]
+        except Exception as error:
+            problems = [f"the case cannot be judged: {type(error).__name__}: {error}"]
+        if verdict == "failed":
+            self._fleet.retire()
         return Outcome(plan.case, verdict, problems, time.monotonic() - began_s)
 
     async def _problems(self, plan: Plan) -> list[str]:
         words = set(_words(plan.case.expect))
+        stage = _Stage(self._cases, self._fleet, has_memory=_MEMORY in words)
         if not plan.starts_itself:
             is_ours = needs_process(plan.steps) or not words.isdisjoint(_INSIDE)
             await self._fleet.serving(plan.flags, needs_process=is_ours)
+            stage.begin()
         self._origin.serve(plan.routes)
         seen = Observation(routes=plan.routes)
-        process = None if plan.starts_itself else self._fleet.current.process
-        log_start = process.log_size if process else 0
-        resident = process.resident_bytes() if process else 0
-        if process and _MEMORY in words:
-            process.forget_peak()
-        await Steps(_Stage(self._cases, self._fleet), seen).run(plan.steps)
-        if process and _MEMORY in words:
-            seen.growth_mb = (process.peak_bytes() - resident) / 1e6
-        server = self._fleet.current
+        await Steps(stage, seen).run(plan.steps)
+        stage.end(seen)
         seen.visits = self._origin.visits
-        seen.log = server.process.log(log_start if server.process is process else 0) if server.process else ""
-        trial = Trial(seen, server, self._answers, self._cases.CONTROL)
+        trial = Trial(seen, stage.server, self._answers, self._cases.CONTROL)
         return await expect.problems_of(trial, plan.case.expect)
 
 
 class _Stage:
-    """Where the steps of one case happen: on the server that runs at the moment."""
+    """Where the steps of one case happen: on the server that runs at the moment, whose log and memory it watches."""
 
-    def __init__(self, cases: Cases, fleet: Fleet) -> None:
+    def __init__(self, cases: Cases, fleet: Fleet, *, has_memory: bool) -> None:
         self._fleet = fleet
+        self._has_memory = has_memory
+        self._log_start = 0
+        self._resident_bytes = 0
         self.bodies_of = cases.iter_bodies
 
     @property
@@ -133,7 +134,26 @@ class _Stage:
         return self._fleet.current
 
     async def start(self, flags: tuple[str, ...]) -> Start:
-        return await self._fleet.start(flags)
+        start = await self._fleet.start(flags)
+        self.begin()
+        self._log_start = 0
+        return start
+
+    def begin(self) -> None:
+        """From here on this case is the only one."""
+        process = self.server.process
+        if process is not None:
+            self._log_start = process.log_size
+            self._resident_bytes = process.resident_bytes()
+            if self._has_memory:
+                process.forget_peak()
+
+    def end(self, seen: Observation) -> None:
+        process = self.server.process
+        if process is not None:
+            seen.log = process.log(self._log_start)
+            if self._has_memory:
+                seen.growth_mb = (process.peak_bytes() - self._resident_bytes) / 1e6
 
 
 def _words(value: object) -> Iterator[str]:

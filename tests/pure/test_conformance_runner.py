@@ -257,16 +257,31 @@ def test_servers_start_again_only_for_other_settings() -> None:
     assert ordered == ["X1", "X3", "X0", "X2"]
 
 
-def test_a_file_that_speaks_of_unknown_relations_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_cases_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "faults.py"
-    path.write_text(
-        "CASES, BY_ID, CONTROL, EXPECT_KEYS, iter_bodies = [], {}, 'C00', {'joy'}, None\nRELATIONS = {'sings': ''}"
-    )
-    with pytest.raises(CasesError, match="joy, sings"):
-        load(path)
     path.write_text("CASES = []")
     with pytest.raises(CasesError, match="BY_ID"):
         load(path)
+
+
+def test_a_case_that_cannot_be_built_or_judged_fails_alone() -> None:
+    unbuilt = Made(chat(), id="X1")
+    object.__setattr__(unbuilt, "built", None)
+    unjudged = Made(chat(), {"prompt_tokens_within": [chat(), "far"]}, id="X2")
+    malformed = Made(chat(), {"checks": [{"equal": ["r.text"]}]}, id="X3")
+    found = outcomes(unbuilt, unjudged, malformed, Made(chat(), {"status": 200}, id="X4"))
+    assert {outcome.case.id: outcome.verdict for outcome in found} == {
+        "X1": "failed",
+        "X2": "failed",
+        "X3": "failed",
+        "X4": "passed",
+    }
+
+
+def test_a_failed_case_leaves_its_server_to_nobody() -> None:
+    dies = Made(BAD, {"status": 400, **ALIVE}, id="X1")
+    found = outcomes(dies, Made(chat(), {"status": 200, **ALIVE}, id="X2"), fault="dies")
+    assert [outcome.verdict for outcome in found] == ["failed", "passed"]
 
 
 def test_the_command_tells_what_failed_and_counts(tmp_path: Path) -> None:
@@ -285,6 +300,7 @@ def test_the_command_tells_what_failed_and_counts(tmp_path: Path) -> None:
     assert whole.stdout.splitlines()[-1] == "2 passed, 1 failed, 0 skipped"
     assert "one of [200]; seen: 400 this is bad" in whole.stdout
     assert "--only X02" in whole.stdout
+    assert "speaks of joy" in whole.stderr
     assert whole.returncode == 1
     good = subprocess.run(
         [*command, "--only", "C00,X01"], cwd=ROOT, capture_output=True, text=True, timeout=60
@@ -312,7 +328,7 @@ CASES = [
 ]
 BY_ID = {case.id: case for case in CASES}
 CONTROL = "C00"
-EXPECT_KEYS = {"status"}
+EXPECT_KEYS = {"status", "joy"}
 RELATIONS = {"equal": ""}
 iter_bodies = None
 """

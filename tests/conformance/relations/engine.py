@@ -44,10 +44,7 @@ async def prompt_order(
     if not wanted:
         raise Unmet("prompt_order gives no order")
     for reply in trial.seen.named(name):
-        prompt = await trial.server.prompt_of(reply.asked)
-        _check_order(
-            name, prompt, [word.strip("<>|[]{}").lower() if _is_kind(word) else word for word in wanted]
-        )
+        _check_order(name, await trial.server.prompt_of(reply.asked), _order(wanted))
 
 
 def cached_tokens_at_least_image_of(trial: Trial, value: tuple[str, str]) -> None:
@@ -140,6 +137,14 @@ def _check_order(name: str, prompt: PromptSeen, wanted: Sequence[str]) -> None:
     rest = [part for part in seen[place:] if part in _KINDS]
     if rest:
         raise Unmet(f"the prompt of {name} has the order {list(wanted)}; seen: {rest} more")
+
+
+def _order(words: Sequence[str]) -> list[str]:
+    """What to look for one after the other; texts side by side are one text to the model."""
+    plain = [word.strip("<>|[]{}").lower() if _is_kind(word) else word for word in words]
+    return [
+        word for index, word in enumerate(plain) if word != "text" or plain[index - 1 : index] != ["text"]
+    ]
 
 
 def _is_kind(word: str) -> bool:

@@ -50,11 +50,14 @@ def every_chunk_valid_utf8(trial: Trial, name: str) -> None:
             raise Unmet(f"each chunk of {name} is valid UTF-8; seen in chunk {index}: {error}") from error
 
 
-def last_chunk(trial: Trial, name: str, *, choices: int, has: str) -> None:
+def last_chunk(trial: Trial, name: str, *, choices: int | None = None, has: str | None = None) -> None:
+    if choices is None and has is None:
+        raise Unmet("last_chunk says neither choices nor has")
     for reply in trial.seen.named(name):
         last = _data(reply, name)[-1]
         document = json.loads(last.data)
-        if len(document.get("choices") or ()) != choices or document.get(has) is None:
+        num_choices = len(document.get("choices") or ())
+        if choices not in (None, num_choices) or (has is not None and document.get(has) is None):
             raise Unmet(f"the last chunk of {name} has {choices} choices and {has}; seen: {last.data!r}")
 
 
@@ -67,9 +70,15 @@ def usage_chunks_without_option(trial: Trial, value: tuple[str, int]) -> None:
 
 
 def max_gap_ms_of(
-    trial: Trial, name: str, *, alone: str = "alone", times_of_alone: float = 1.0, or_ms: float = 0.0
+    trial: Trial,
+    value: str | tuple[str, str],
+    *,
+    alone: str = "alone",
+    times_of_alone: float = 1.0,
+    or_ms: float = 0.0,
 ) -> None:
-    """The larger of the two limits holds."""
+    """The larger of the two limits holds; `[name, other]` compares with another name than 'alone'."""
+    name, alone = (value, alone) if isinstance(value, str) else value
     gap_ms = max(_largest_gap_ms(reply, name) for reply in trial.seen.named(name))
     alone_ms = (
         max(_largest_gap_ms(reply, alone) for reply in trial.seen.named(alone)) if times_of_alone else 0.0

@@ -109,10 +109,13 @@ def text_never_contains(trial: Trial, value: tuple[str, str]) -> None:
             raise Unmet(f"{name}[{index}] never says {word!r}; seen: {shortened(text)!r}")
 
 
-def finish_reason_of(trial: Trial, name: str, *, is_: str) -> None:
+def finish_reason_of(
+    trial: Trial, name: str, *, is_: str | None = None, in_: Sequence[str] | None = None
+) -> None:
+    wanted = in_ or [is_]
     for index, reason in enumerate(trial.seen.values(f"{name}.finish_reason")):
-        if reason != is_:
-            raise Unmet(f"{name}[{index}] ends with {is_}; seen: {reason}")
+        if reason not in wanted:
+            raise Unmet(f"{name}[{index}] ends with one of {wanted}; seen: {reason}")
 
 
 def every_json_schema_valid(trial: Trial, name: str) -> None:
