@@ -158,6 +158,13 @@ def test_an_answer_cut_anywhere_can_still_come_to_an_end(seed: int) -> None:
     assert has_ended, text
 
 
+def test_white_space_is_one_space_at_most_so_that_an_answer_gets_on() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    assert accepts(constraint("json_schema", schema), "[ 1 , 2 ]")
+    for text in ("[  1]", "[\n1]", "[1] "):
+        assert not accepts(constraint("json_schema", schema), text)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_an_object_of_any_form(seed: int) -> None:
     text, has_ended = walk(constraint("json_object"), seed)

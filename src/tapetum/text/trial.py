@@ -25,6 +25,7 @@ from tapetum.text.tokenizer import Tokenizer
 MAX_CPU_S = 1.0  # of one grammar; nearly all take milliseconds
 _MAX_BYTES = 2**31  # of the whole process
 _MAX_WAIT_S = 10.0  # for the grammars before
+_MAX_END_S = 5.0
 _MAX_PASSED = 64
 
 
@@ -62,15 +63,20 @@ class Trials:
             self._end()
 
     def _try(self, grammar: Grammar) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        reply = self._ask(json.dumps(asdict(grammar)))
+        reply = self._reply(grammar)
+        if reply is None and self._end() != -signal.SIGPROF:
+            reply = self._reply(grammar)  # it may have died of something else, such as a kill from outside
         if reply is None:
             self._end()
             raise refusal(grammar.param, f"it takes more than {MAX_CPU_S:g} s or too much memory to compile")
         error = json.loads(reply)
         if error is not None:
             raise InvalidParameter(error, param=grammar.param)
+
+    def _reply(self, grammar: Grammar) -> bytes | None:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._ask(json.dumps(asdict(grammar)))
 
     def _start(self) -> None:
         self._end()
@@ -93,11 +99,17 @@ class Trials:
             return None
         return source.readline() or None
 
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+    def _end(self) -> int | None:
+        """How the process ended: at the end of its input, or before; None if there was none."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        try:
+            process.communicate(timeout=_MAX_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        return process.returncode
 
 
 def main() -> None:
