@@ -7,13 +7,36 @@ from starlette.types import ASGIApp
 
 from tapetum.core.config import ServerConfig
 from tapetum.engine.service import AsyncEngine
-from tapetum.server import about, completions, debug, estimate, responses, socket, tokens, vlm
+from tapetum.server import (
+    about,
+    completions,
+    debug,
+    estimate,
+    openapi,
+    props,
+    responses,
+    socket,
+    tokens,
+    vlm,
+)
 from tapetum.server.chat import route as chat
 from tapetum.server.faults import tellers
 from tapetum.server.gate import guarded
 from tapetum.server.serving import Serving
 
-_MODULES = (about, chat, completions, responses, vlm, estimate, tokens, socket, debug)  # with `routes(serving)` each
+_MODULES = (  # with `routes(serving)` each
+    about,
+    chat,
+    completions,
+    responses,
+    vlm,
+    estimate,
+    tokens,
+    socket,
+    props,
+    openapi,
+    debug,
+)
 
 
 def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from tapetum.engine.generation import Generation
-from tapetum.engine.output import MediaReport
+from tapetum.engine.output import MediaReport, Timing
 
 
 class PromptDetails(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Disclosure(Struct, frozen=True, kw_only=True):
     request_id: str
     media: Sequence[MediaReport]
     queue: Queue | UnsetType = UNSET
-    timing: dict[str, float] | UnsetType = UNSET
+    timing: Timing | UnsetType = UNSET
     degradations: Sequence[str] | UnsetType = UNSET
     pages: UnsetType | None = UNSET
 
@@ -51,14 +51,18 @@ def opening(generation: Generation, num_waiting: int) -> Disclosure:
 
 def closing(generation: Generation) -> Disclosure:
     """What is known once the last delta has been read."""
-    timing = generation.timing
     return Disclosure(
         request_id=generation.request_id,
         media=generation.media,
-        timing={item.name: round(getattr(timing, item.name), 6) for item in dataclasses.fields(timing)},
+        timing=rounded(generation.timing),
         degradations=(),
         pages=None,
     )
+
+
+def rounded(timing: Timing) -> Timing:
+    """To microseconds: more digits would say nothing."""
+    return Timing(**{name: round(value, 6) for name, value in dataclasses.asdict(timing).items()})
 
 
 def usage(generation: Generation, num_tokens: int) -> Usage:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapetum.core.errors import TapetumError
 from tapetum.engine.choices import Choices
+from tapetum.server.disclosure import rounded
 
 _log = logging.getLogger("tapetum.requests")
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # asked all the time: no lines at the usual level
@@ -143,5 +144,5 @@ def _answer(choices: list[Choices]) -> dict[str, object]:
         "visual_tokens": sum(span.end - span.start for one in generations for span in one.prompt.spans),
         "cached_tokens": sum(one.num_cached_tokens for one in generations),
         "finish_reason": ",".join(sorted(reasons)),
-        **{name: round(value, 6) for name, value in dataclasses.asdict(slowest).items()},
+        **dataclasses.asdict(rounded(slowest)),
     }

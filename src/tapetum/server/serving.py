@@ -40,6 +40,11 @@ class Serving:
         self.created = int(time.time())
         self.traffic = Traffic()
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether one needs a key here."""
+        return bool(self.config.api_keys or self.config.api_key_file)
+
     def admit(self, scope: Scope, *, is_answer: bool) -> ExitStack:
         """Take a request in, or raise why not now. Leaving the stack makes its place free again."""
         self.refuse_late()

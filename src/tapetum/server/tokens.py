@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -36,13 +36,13 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | None = None
-    messages: Raw = Raw(b"null")
+    messages: Raw | UnsetType = UNSET
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
     @property
     def is_chat(self) -> bool:
-        return bytes(self.messages) != b"null"
+        return isinstance(self.messages, Raw) and bytes(self.messages) != b"null"
 
 
 class TokenizeAnswer(Struct, frozen=True, kw_only=True):
