@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,12 +22,13 @@ def keep_allowed(scores: Tensor, masks: Mapping[int, bytes]) -> None:
         return
     width = scores.shape[1]
     num_bytes = -(-width // 8)
-    bits = b"".join(mask[:num_bytes].ljust(num_bytes, b"\0") for mask in masks.values())
-    packed = torch.frombuffer(bytearray(bits), dtype=torch.uint8).to(scores.device).view(len(masks), -1, 1)
-    is_allowed = (packed >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1  # [M, bytes, 8]
-    rows = torch.tensor(list(masks), device=scores.device)
-    allowed = is_allowed.view(len(masks), -1)[:, :width].bool()  # [M, V]
-    scores[rows] = scores[rows].where(allowed, -torch.inf)
+    packed = b"".join(mask[:num_bytes].ljust(num_bytes, b"\0") for mask in masks.values())
+    bits = np.unpackbits(~np.frombuffer(packed, np.uint8), bitorder="little")
+    forbidden = (
+        torch.from_numpy(bits.view(np.bool_)).view(len(masks), -1)[:, :width].to(scores.device)
+    )  # [M, V]
+    for place, row in enumerate(masks):
+        scores[row].masked_fill_(forbidden[place], -torch.inf)
 
 
 def hold_back(scores: Tensor, ends: Sequence[tuple[int, Sequence[int]]]) -> None:
