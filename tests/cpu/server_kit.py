@@ -103,6 +103,8 @@ class TestServer:
         )
         self._config = config or ServerConfig()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        # The plain event loop waits with small writes on a socket that does not say it is TCP; uvloop does not.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.client = httpx2.Client(base_url=self.url, timeout=30)
         self._started = threading.Event()

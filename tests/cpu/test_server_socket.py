@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from socket import SHUT_RDWR
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tapetum.core.config import ServerConfig
 from tapetum.server import socket as chat_socket
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
 
@@ -278,3 +279,24 @@ def test_a_message_beyond_the_limit_closes_the_connection_only(server: TestServe
         ask(socket, "a", messages=[{"role": "user", "content": "x" * (17 << 20)}])
         frame(socket)
     assert server.chat(max_tokens=2).status_code == 200
+
+
+def test_a_key_comes_in_a_header_or_as_a_further_subprotocol() -> None:
+    with TestServer(Script(), ServerConfig(api_keys=("secret", "other"))) as server:
+        for options in (
+            {"additional_headers": {"Authorization": "Bearer secret"}},
+            {"subprotocols": ["tapetum", "secret"]},
+        ):
+            with opened(server, **options) as socket:
+                ask(socket, "a", max_tokens=2)
+                assert ended(socket, "a")["a"][-1] == {"id": "a", "done": True}
+        for options in ({}, {"subprotocols": ["tapetum", "wrong"]}, {"subprotocols": ["secret", "tapetum"]}):
+            with pytest.raises(InvalidStatus) as caught, opened(server, **options):
+                pass
+            assert caught.value.response.status_code == 401
+            assert json.loads(caught.value.response.body)["error"]["code"] == "invalid_api_key"
+        with opened(server, subprotocols=["tapetum", "other"]) as socket:
+            ask(socket, "a", max_tokens=2)
+            ended(socket, "a")
+        first, second, third = (request.tenant for request in server.script.seen)
+        assert first == second != third
