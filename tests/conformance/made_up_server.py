@@ -1,6 +1,6 @@
 """A small server that answers as a good one would, or with one fault: what the conformance runner is tested with.
 
-    python -m tests.pure.conformance_server --port N [--fault NAME] [other flags, noted and not used]
+    python -m tests.conformance.made_up_server --port N [--fault NAME] [other flags, noted and not used]
 
 Its answer to a request is a digest of it, so equal requests get equal answers. A child process stands for the worker.
 """

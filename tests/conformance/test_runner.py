@@ -21,7 +21,7 @@ from tests.conformance.cases import CasesError, load
 from tests.conformance.fleet import Fleet
 from tests.conformance.runner import Outcome, outcomes_of
 
-MADE_UP = [sys.executable, "-m", "tests.pure.conformance_server"]
+MADE_UP = [sys.executable, "-m", "tests.conformance.made_up_server"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 BAD = {"messages": [{"role": "user", "content": "bad"}]}
 
