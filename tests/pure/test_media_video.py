@@ -215,6 +215,14 @@ def test_sizes_are_checked_before_a_frame_is_decoded(monkeypatch):
         header(data, max_bytes=100)
 
 
+def test_a_frame_may_be_as_large_as_a_picture():
+    """Although a decoder works on whole blocks, and 41 x 41 pixels take 48 x 48."""
+    data = avi([jpeg(0, (41, 41))], size=(41, 41))
+    assert header(data, max_pixels=41 * 41).size == (41, 41)
+    with pytest.raises(MediaTooLarge, match="41x41"):
+        header(data, max_pixels=41 * 41 - 1)
+
+
 def test_frames_larger_than_their_header_says_are_not_decoded():
     """A header of 64x48 over a JPEG that claims 60000x60000: gigabytes, were it believed."""
     huge = bytearray(jpeg(0))

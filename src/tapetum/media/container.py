@@ -67,7 +67,8 @@ def opened(data: bytes, config: MediaConfig) -> Iterator[tuple[InputContainer, V
         raise MediaError(
             f"video file {what}; send {_FORMAT_NAMES}, or the frames of the video as a list of pictures"
         )
-    limits = {"max_pixels": str(config.max_pixels), "codec_whitelist": _CODECS}
+    # Decoders round sides up to whole blocks; what they give is measured again.
+    limits = {"max_pixels": str(2 * config.max_pixels), "codec_whitelist": _CODECS}
     options = {**limits, "format_whitelist": demuxer, "protocol_whitelist": "none"}
     av = _pyav()
     try:
