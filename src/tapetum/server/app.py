@@ -24,7 +24,7 @@ from tapetum.server.faults import tellers
 from tapetum.server.gate import guarded
 from tapetum.server.serving import Serving
 
-_MODULES = (  # with `routes(serving)` each
+MODULES = (  # with `routes(serving)` each
     about,
     chat,
     completions,
@@ -45,5 +45,5 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
 
 
 def assemble(serving: Serving) -> ASGIApp:
-    routes = [route for module in _MODULES for route in module.routes(serving)]
+    routes = [route for module in MODULES for route in module.routes(serving)]
     return guarded(Starlette(routes=routes, exception_handlers=tellers(serving)), serving)

@@ -42,9 +42,9 @@ _ERRORS = {
 def routes(serving: Serving) -> list[Route]:
     @cache  # written when it is first asked for: a server starts without it
     def told() -> tuple[bytes, str]:
-        names, schemas = _schemas()
-        text = as_json(_document(names, schemas, has_keys=serving.has_keys))
-        return text, page(OPERATIONS, names, msgspec.convert(schemas, dict[str, Shape]))
+        names, shapes = schemas()
+        text = as_json(document(names, shapes, has_keys=serving.has_keys))
+        return text, page(OPERATIONS, names, msgspec.convert(shapes, dict[str, Shape]))
 
     async def openapi(request: Request) -> Response:
         return Response(told()[0], media_type=JSON)
@@ -55,13 +55,13 @@ def routes(serving: Serving) -> list[Route]:
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
 
 
-def _document(names: dict[type, str], schemas: Json, *, has_keys: bool) -> Json:
+def document(names: dict[type, str], shapes: Json, *, has_keys: bool) -> Json:
     """With keys it says where they go."""
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation, names)
     components: Json = {
-        "schemas": schemas,
+        "schemas": shapes,
         "responses": {f"Error{status}": _error(status, names[ErrorBody]) for status in _ERRORS},
     }
     told: Json = {
@@ -104,9 +104,19 @@ def _content(operation: Operation, names: dict[type, str]) -> Json:
         return {operation.answer: {"schema": {} if operation.answer == JSON else {"type": "string"}}}
     content: Json = {JSON: {"schema": _ref(names[operation.answer])}}
     if operation.event is not None:
-        described = f"With `stream`: server-sent events of {names[operation.event]}, then `[DONE]`."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": described}}
+        content["text/event-stream"] = {"schema": _event(names[operation.event], names[ErrorBody])}
     return content
+
+
+def _event(name: str, error: str) -> Json:
+    """Of each event of a stream."""
+    said: Json = {"contentMediaType": JSON, "contentSchema": {"anyOf": [_ref(name), _ref(error)]}}
+    return {
+        "type": "object",
+        "description": "With `stream`: the answer in pieces, or an error that breaks it off.",
+        "properties": {"data": {"type": "string", "anyOf": [said, {"const": "[DONE]"}]}},
+        "required": ["data"],
+    }
 
 
 def _error(status: int, name: str) -> Json:
@@ -120,7 +130,7 @@ def _ref(name: str) -> Json:
     return {"$ref": _REF.format(name=name)}
 
 
-def _schemas() -> tuple[dict[type, str], Json]:
+def schemas() -> tuple[dict[type, str], Json]:
     """Every record by its name in the document, and what each looks like."""
     answers = [one for each in OPERATIONS for one in (each.answer, each.event) if isinstance(one, type)]
     written = list(_records([*answers, ErrorBody]))
@@ -128,15 +138,15 @@ def _schemas() -> tuple[dict[type, str], Json]:
     classes = list(dict.fromkeys([*written, *read]))
     described = msgspec.json.schema_components(classes, schema_hook=lambda _: _ANYTHING, ref_template=_REF)
     # records of one name are told apart by their modules; all are below this one
-    refs, schemas = msgspec.json.decode(as_json(described).replace(b"tapetum.server.", b""))
+    refs, shapes = msgspec.json.decode(as_json(described).replace(b"tapetum.server.", b""))
     names = {record: ref["$ref"].rpartition("/")[2] for record, ref in zip(classes, refs, strict=True)}
     for record in set(written) - set(read):
-        schemas[names[record]]["required"] = _written(record)
+        shapes[names[record]]["required"] = _written(record)
     for record in read:
-        properties = schemas[names[record]]["properties"]
+        properties = shapes[names[record]]["properties"]
         for name in [name for name, shape in properties.items() if shape == {**_ANYTHING, "default": None}]:
             del properties[name]
-    return names, schemas
+    return names, shapes
 
 
 def _written(record: type) -> list[str]:

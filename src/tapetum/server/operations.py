@@ -30,6 +30,10 @@ _HELLO: dict[str, object] = {
     "max_tokens": 20,
 }
 
+_PICTURE = (  # 28 x 28, white
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABwAAAAcAQAAAABaduI5AAAAFElEQVR42mP8z8DwkYmBgYFh4AkAGmgCKKMUpJsAAAAASUVORK5CYII="
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
@@ -75,7 +79,7 @@ OPERATIONS = (
         summary="One picture, one question, one text.",
         request=VlmRequest,
         answer=VlmAnswer,
-        example={"image_url": "data:image/png;base64,…", "prompt": "What is the total?"},
+        example={"image_url": _PICTURE, "prompt": "Which colour is it?", "max_tokens": 20},
     ),
     Operation(
         path="/v1/estimate",
