@@ -17,6 +17,7 @@ from tapetum.assets import SAMPLES_DIR
 from tapetum.core.errors import EngineDead, EngineError, InvalidParameter, MediaError, PromptTooLong
 from tapetum.engine import batch
 from tapetum.engine.inputs import chat_input
+from tests.pure.clips import avi, jpeg
 
 SAMPLES = json.loads((SAMPLES_DIR / "samples.json").read_text())
 OK = [sample for sample in SAMPLES if sample["image"].startswith("ok-")]
@@ -184,11 +185,13 @@ def test_options_of_a_part_set_how_it_is_processed(llm):
         {"type": "image", "image": source},
         {"type": "image", "image": source, **few},
         {"type": "image_url", "image_url": url, **few},
-        {"type": "image_url", "image_url": {"url": url, "detail": "low"}, **few},
+        {"type": "image_url", "image_url": {"url": url, "detail": "high"}, **few},
         {"type": "image_url", "image_url": {"url": url, **few}},
+        {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
     ]
     outputs = llm.chat([[{"role": "user", "content": [part]}] for part in parts], most)
-    full, *small = [output.media[0].used for output in outputs]
+    full, *small, low = [output.media[0].used for output in outputs]
+    assert low[0] * low[1] <= 62_720 / 4 < full[0] * full[1], "a quarter of what the model allows"
     assert full[0] * full[1] > 20_000 >= small[0][0] * small[0][1]
     assert set(small) == {small[0]}
 
@@ -201,6 +204,22 @@ def test_options_of_a_prompt_count_for_all_its_media(llm):
     )
     for before, after in zip(plain.media, small.media, strict=True):
         assert before.used[0] * before.used[1] > 20_000 >= after.used[0] * after.used[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda name: str(name), lambda name: name.read_bytes(), lambda name: name])
+def test_a_clip_may_be_a_file(llm, tmp_path, wrap):
+    file = tmp_path / "clip.avi"
+    file.write_bytes(avi([jpeg(number) for number in range(3)]))
+    parts = [
+        {"type": "video", "video": wrap(file)},
+        {"type": "video_url", "video_url": {"url": file.as_uri(), "detail": "high"}},
+        {"type": "video", "video": [jpeg(number) for number in range(3)]},
+    ]
+    outputs = llm.chat(
+        [[{"role": "user", "content": [part]}] for part in parts], SamplingParams(max_tokens=1)
+    )
+    assert [output.media[0].frames for output in outputs] == [3, 3, 3]
+    assert len({output.outputs[0].token_ids for output in outputs}) == 1
 
 
 def test_the_rate_of_a_clip_reaches_its_processing():

@@ -16,7 +16,12 @@ from tapetum.core.media import MediaKind
 
 _PROMPT_KEYS = ("prompt", "images", "videos", "mm_processor_kwargs")
 _TEXT_TYPES = ("text", "input_text")
-_MEDIA_TYPES: dict[str, MediaKind] = {"image": "image", "image_url": "image", "video": "video"}
+_MEDIA_TYPES: dict[str, MediaKind] = {
+    "image": "image",
+    "image_url": "image",
+    "video": "video",
+    "video_url": "video",
+}
 
 
 def text_input(prompt: object) -> TextInput:
@@ -95,7 +100,7 @@ def _content_part(part: object) -> str | MediaPart:
     raise InvalidParameter(
         f"part of type {kind!r} with keys {_listed(part)} is not known; send "
         '{"type": "text", "text": ...}, {"type": "image", "image": ...}, '
-        '{"type": "image_url", "image_url": {"url": ...}} or {"type": "video", "video": [frames]}',
+        '{"type": "image_url", "image_url": {"url": ...}} or {"type": "video", "video": file or [frames]}',
         param="messages",
     )
 
@@ -103,9 +108,8 @@ def _content_part(part: object) -> str | MediaPart:
 def _media_part(name: str, part: Mapping[str, object]) -> MediaPart:
     source = part[name]
     options = {key: value for key, value in part.items() if key not in ("type", name)}
-    if name == "image_url" and isinstance(source, Mapping):
-        # `detail` is a hint of OpenAI's to its own models.
-        inner = {key: value for key, value in source.items() if key not in ("url", "detail")}
+    if name in ("image_url", "video_url") and isinstance(source, Mapping):
+        inner = {key: value for key, value in source.items() if key != "url"}
         source, options = source.get("url"), inner | options
     return _part(_MEDIA_TYPES[name], source, options)
 
