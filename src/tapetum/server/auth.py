@@ -66,7 +66,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN:
-            account = self._account(_given_key(scope))
+            account = account_of(self._accounts, _given_key(scope))
             if account is None:
                 error = WrongKey("the API key is missing or wrong; send it as `Authorization: Bearer KEY`")
                 await self._serving.tell(scope, error)(scope, receive, send)
@@ -75,11 +75,12 @@ class RequireKey:
             scope[QUOTA] = account.quota
         await self._app(scope, receive, send)
 
-    def _account(self, key: bytes) -> Account | None:
-        """In the same time whatever the key: every digest is compared, and in full."""
-        digest = _digest(key)
-        matches = [one for one in self._accounts if hmac.compare_digest(one.digest, digest)]
-        return matches[0] if matches else None
+
+def account_of(accounts: Sequence[Account], key: bytes) -> Account | None:
+    """In the same time whatever the key: every digest is compared, and in full."""
+    digest = _digest(key)
+    matches = [one for one in accounts if hmac.compare_digest(one.digest, digest)]
+    return matches[0] if matches else None
 
 
 def _given_key(scope: Scope) -> bytes:
@@ -111,14 +112,14 @@ def _read(path: Path, known: set[bytes]) -> Iterator[Account]:
         words = re.sub(r"(^|\s)#.*", "", line).split()
         if words:
             place = f"--api-key-file {path}, line {number}"
-            account = _account_of(words, place)
+            account = _account_in(words, place)
             if account.digest in known:
                 raise ConfigError(f"{place}: the key is there before; keep one of the two")
             known.add(account.digest)
             yield account
 
 
-def _account_of(words: Sequence[str], place: str) -> Account:
+def _account_in(words: Sequence[str], place: str) -> Account:
     """What a line says; its key, the first word, is never told."""
     if len(words) < 2:
         raise ConfigError(f"{place} has one word; write `key tenant [rps=N] [concurrent=N]`")
