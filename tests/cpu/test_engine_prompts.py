@@ -468,3 +468,18 @@ def test_errors_name_files_of_the_operator_alone(builder, tmp_path):
             build(builder, chat(MediaPart(kind="image", source=source)))
         answers.add(str(caught.value))
     assert len(answers) == 1
+
+
+def test_the_bytes_of_all_media_are_bounded(ingest):
+    parts = [in_png(50, 50, seed) for seed in range(51, 54)]
+    size = max(len(part.source) for part in parts)
+    for most, is_enough in ((3 * size, True), (2 * size, False)):
+        limits = PromptLimits(max_model_len=2048, max_media=8, max_media_bytes=most)
+        builder = PromptBuilder(files(), ingest, limits)
+        if is_enough:
+            build(builder, chat(*parts))
+        else:
+            with pytest.raises(MediaTooLarge, match=f"more than {most} bytes together"):
+                build(builder, chat(*parts))
+            own = [replace(part, is_trusted=True) for part in parts]
+            assert build(builder, chat(*own)).prompt.spans, "the operator's own are not counted"

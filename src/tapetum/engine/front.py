@@ -19,7 +19,11 @@ class Front:
     def __init__(self, files: ModelFiles, config: EngineConfig, facts: ModelFacts) -> None:
         self.files = files
         self._ingest = Ingest(files.processor, config.media)
-        limits = PromptLimits(max_model_len=facts.max_model_len, max_media=config.media.limit_per_prompt)
+        limits = PromptLimits(
+            max_model_len=facts.max_model_len,
+            max_media=config.media.limit_per_prompt,
+            max_media_bytes=4 * config.media.max_bytes,
+        )
         self.prompts = PromptBuilder(files, self._ingest, limits)
 
     def forget_media(self) -> None:

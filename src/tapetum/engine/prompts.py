@@ -16,7 +16,8 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
-from tapetum.core.errors import InvalidParameter, PromptTooLong, TapetumError
+from tapetum.core.config import MEDIA_BYTES
+from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
 from tapetum.core.media import Geometry, MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.feasible import Feasibility
@@ -34,6 +35,9 @@ T = TypeVar("T")
 class PromptLimits:
     max_model_len: int  # tokens of prompt and answer together
     max_media: int | Mapping[MediaKind, int]  # pictures and clips of one prompt, together or of each kind
+    max_media_bytes: int = (
+        4 * MEDIA_BYTES
+    )  # of the files of clients, which are held together until all headers are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +206,14 @@ class PromptBuilder:
         parts, budget = draft.media, draft.max_visual_tokens
         plans: list[MediaPlan] = []
         num_visual = len(parts)  # every picture has at least one token
+        num_bytes = 0
         futures = [self._loader.plan(part, tenant=tenant) for part in parts]
         loads.begin(futures)
         try:
             for index, future in enumerate(futures):
                 plans.append(_result(future, parts[index], index, len(parts)))
+                num_bytes += 0 if parts[index].is_trusted else plans[-1].shot.num_bytes
+                self._check_bytes(num_bytes)
                 num_visual += plans[-1].geometry.num_tokens - 1
                 if is_bounded and budget is None:
                     is_exact = index + 1 == len(parts)
@@ -239,6 +246,13 @@ class PromptBuilder:
                 f"prompt has {'' if is_exact else 'at least '}{num_tokens} tokens, {num_visual} of them visual, "
                 f"limit {limit} with one left for the answer; "
                 "shorten it, lower max_pixels or raise --max-model-len"
+            )
+
+    def _check_bytes(self, num_bytes: int) -> None:
+        if num_bytes > self._limits.max_media_bytes:
+            raise MediaTooLarge(
+                f"pictures and clips of the prompt have more than {self._limits.max_media_bytes} bytes together, "
+                "the limit; send fewer or smaller ones or raise --media-max-mb"
             )
 
     def _max_tokens(self, wanted: int | None, num_tokens: int) -> int:

@@ -69,6 +69,9 @@ class Ingest:
     def decode(self, plan: MediaPlan) -> Future[MediaItem]:
         """Starts to make the item of a plan, within the deadline that the plan has had from its start."""
         ticket: Ticket[MediaItem] = Ticket(plan.deadline)
+        if plan.item is not None:
+            ticket.deliver(replace(plan.item, fetch_s=plan.fetch_s, decode_s=0.0))
+            return ticket.future
         self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
         return ticket.future
 
@@ -169,7 +172,7 @@ class Ingest:
     def _board(self, ticket: Ticket[MediaItem], plan: MediaPlan) -> None:
         """Finds the item in the cache, joins a flight, or starts one."""
         with self._state:
-            item = plan.item or self._cache.get(plan.alias)
+            item = self._cache.get(plan.alias)
             is_leader = item is None and plan.alias not in self._flights
             if item is None:
                 self._flights.setdefault(plan.alias, []).append((ticket, plan.fetch_s))

@@ -37,6 +37,13 @@ class Shot:
     header: VideoHeader | None = None  # of the file
     indices: tuple[int, ...] = ()  # of the frames that were chosen from the file
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the files, which are held in memory until they are decoded."""
+        if self.file is not None:
+            return len(self.file.data)
+        return sum(len(frame) for frame in self.frames if isinstance(frame, bytes))
+
     def pictures(self, config: MediaConfig, go_on: GoOn) -> Iterator[Image.Image]:
         """Canonical pictures one by one, each decoded when it is asked for."""
         if self.file is not None and self.header is not None:
