@@ -29,7 +29,10 @@ NUMBERS = {
     for record in RECORDS
     for field in fields(record)
     if re.search(r"\b(int|float)\b", str(field.type))
-}
+} - {
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+}  # each of their options has a range of its own: test_media_options.py
 
 HUGE = pytest.param(10**5000, id="5001 digits")  # more than Python writes out
 
@@ -92,6 +95,14 @@ def test_integers_are_integers(name: str) -> None:
         ("alpha_ground", (1, 2), "MediaConfig.alpha_ground is (1, 2), must be tuple[int, int, int]"),
         ("limit_per_prompt", {"image": -1}, "--limit-mm-per-prompt is -1"),
         ("limit_per_prompt", {"images": 1}, "--limit-mm-per-prompt is {'images': 1}, must be int | Mapping"),
+        (
+            "mm_processor_kwargs",
+            {"max_pixels": "5"},
+            "mm_processor_kwargs is {'max_pixels': '5'}, must be Mapping",
+        ),
+        ("media_io_kwargs", {"audio": {}}, "media_io_kwargs is {'audio': {}}, must be Mapping"),
+        ("media_io_kwargs", {"video": 5}, "media_io_kwargs is {'video': 5}, must be Mapping"),
+        ("allowed_domains", "a.example", "allowed_domains is 'a.example', must be tuple[str, ...]"),
         ("device", None, "device is None, must be str"),
         ("host", 5, "host is 5, must be str"),
         ("api_keys", ("a", ""), "--api-key is empty"),
