@@ -21,7 +21,8 @@ from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.service import AsyncEngine
-from tapetum.server.app import build_app
+from tapetum.server.run import uvicorn_config
+from tapetum.server.serving import Serving
 
 EOS = 1012
 FACTS = ModelFacts(
@@ -123,10 +124,9 @@ class TestServer:
 
     async def _serve(self) -> None:
         engine = AsyncEngine(self.engine)
-        app = build_app(engine, self._config)
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
-        )
+        self.serving = Serving(engine, self._config)
+        self._server = uvicorn.Server(uvicorn_config(self.serving))
+        self.loop = asyncio.get_running_loop()
         await engine.start()
         self._started.set()
         await self._server.serve(sockets=[self._listener])

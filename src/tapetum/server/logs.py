@@ -37,7 +37,7 @@ class RequestRecord:
     what: str  # method and path
     client_request_id: str | None = None
     tenant: str = ""
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=_new_id)
     status: int = _GONE
     error: str | None = None  # the code of what it was refused for
     choices: list[Choices] = field(default_factory=list)  # one per prompt
@@ -112,7 +112,7 @@ def frame_record(scope: Scope, count: Callable[[str], None]) -> Iterator[Request
 
 
 def _close(record: RequestRecord, count: Callable[[str], None], *, is_probe: bool = False) -> None:
-    if record.error is not None and not record.choices:
+    if record.error is not None and not record.choices and not is_probe:
         count(record.error)
     level = logging.DEBUG if is_probe else logging.INFO
     if _log.isEnabledFor(level):
