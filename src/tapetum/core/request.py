@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -201,10 +202,16 @@ class Request:
     priority: int = 0  # lower is earlier, 0 = standard
     arrival_s: float = 0.0
     deadline_s: float | None = None  # absolute
+    is_sibling: bool = False  # another answer to the prompt of a request before it
 
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt.token_ids)
+
+
+def new_request_id() -> str:
+    """Unlike any other. Not a secret: a system call for randomness would let other threads in between."""
+    return f"{random.getrandbits(128):032x}"
 
 
 class Phase(Enum):

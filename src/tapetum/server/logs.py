@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapetum.core.errors import TapetumError
+from tapetum.core.request import new_request_id
 from tapetum.engine.choices import Choices
 from tapetum.server.disclosure import rounded
 
@@ -37,7 +37,7 @@ class RequestRecord:
     what: str  # method and path
     client_request_id: str | None = None
     tenant: str = ""
-    request_id: str = field(default_factory=_new_id)
+    request_id: str = field(default_factory=new_request_id)
     status: int = _GONE
     error: str | None = None  # the code of what it was refused for
     choices: list[Choices] = field(default_factory=list)  # one per prompt
