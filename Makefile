@@ -26,7 +26,7 @@ demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV)
-	$(PYTEST) -m "not slow and not gpu" tests/pure tests/cpu
+	$(PYTEST) -m "not slow and not gpu" tests/pure tests/cpu tests/conformance
 
 test-all: $(DEV)
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 3600 tests

@@ -355,9 +355,7 @@ def test_only_encoded_pictures_count_as_time_in_the_encoder():
     for name, content in (("miss", ("1 ", picture(1))), ("hit", ("2 ", picture(1))), ("text", "3")):
         engine.add(request_for(engine, name, content))
         run_to_end(engine)
-    seconds = {metric.name: metric.values for metric in engine.metrics(0.0)}[
-        "vision_encode_seconds"
-    ][""]
+    seconds = {metric.name: metric.values for metric in engine.metrics(0.0)}["vision_encode_seconds"][""]
     assert (seconds.count, seconds.total) == (1, pytest.approx(0.005))
 
 

@@ -70,7 +70,7 @@ async def text_of(service: AsyncEngine, *content: str | MediaPart, sampling: Sam
 async def test_text_and_pixels_cross_over_and_nothing_is_held_afterwards(service, link):
     assert await text_of(service, "Hello") == ANSWER
     assert await text_of(service, picture(77), "Hello") == "pixel 77"
-    assert link.num_held_bytes == 0
+    assert link.num_shared_bytes == 0
     assert len(await service.media_keys()) == 1
     await service.reset_caches()
     assert await service.media_keys() == ()
@@ -89,22 +89,26 @@ async def test_requests_with_one_picture_hold_it_once(service, link):
         return await service.submit(chat(picture(5), "Hello"), GREEDY)
 
     generations = [await ask()]
-    held = link.num_held_bytes
+    held = link.num_shared_bytes
     assert held >= 56 * 56 * 3
     generations += await asyncio.gather(*(ask() for _ in range(3)))
-    assert link.num_held_bytes == held
+    assert link.num_shared_bytes == held
     for generation in generations:
         await generation.output()
-    assert link.num_held_bytes == 0
+    assert link.num_shared_bytes == 0
 
 
 async def test_a_client_that_leaves_lets_go_of_its_patches(service, link):
     generation = await service.submit(chat(picture(5), "Hello"), replace(GREEDY, ignore_eos=True))
-    assert link.num_held_bytes > 0
+    assert link.num_shared_bytes > 0
+    shared = {metric.name: metric.values for metric in await service.metrics()}["shared_patch_bytes"]
+    assert shared == {"": link.num_shared_bytes}
     generation.cancel()
     async for _ in generation:
         pass
-    assert link.num_held_bytes == 0
+    assert link.num_shared_bytes == 0
+    metrics = {metric.name: metric.values for metric in await service.metrics()}
+    assert metrics["prompt_tokens"][""] == 0, "only what was answered counts"
 
 
 async def test_errors_keep_their_type_on_the_way(service):
@@ -131,6 +135,8 @@ async def test_several_answers_come_from_one_prompt(service):
     assert set(texts.values()) == {"pixel 3"}
     metrics = {metric.name: metric.values for metric in await service.metrics()}
     assert metrics["mm_cache_hits"], "the others must not encode the picture again"
+    assert metrics["prompt_tokens"][""] == len(generation.prompt.token_ids), "one prompt, however many answers"
+    assert metrics["generation_tokens"][""] == choices.num_tokens
     assert choices.num_tokens == 3 * len(service.tokenizer.encode_plain("pixel 3")) + 3
 
 

@@ -19,7 +19,7 @@ class Answer:
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self.request = request
         self.last_token_s: float | None = None
-        self._num_tokens = 0
+        self.num_tokens = 0
         self._stream = TextStream(tokenizer, request.prompt.token_ids, request.sampling.stop)
 
     @property
@@ -30,8 +30,8 @@ class Answer:
         """The event in words."""
         token, reason = event.token, event.finish_reason
         is_stop_token = token is not None and reason == "stop"
-        self._num_tokens += token is not None
-        is_early = self._num_tokens <= self.request.sampling.min_tokens
+        self.num_tokens += token is not None
+        is_early = self.num_tokens <= self.request.sampling.min_tokens
         text = "" if token is None or is_stop_token else self._stream.push(token.token_id, is_early=is_early)
         if reason is not None:
             text += self._stream.flush()

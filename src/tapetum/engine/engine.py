@@ -201,6 +201,8 @@ class Engine:
                 assert end is not None, "a request without a last event is still there"
                 self._measure(answer, end, now)
                 delta = delta.then(answer.read(end))
+            if delta.finish_reason in ("stop", "length"):
+                self.meters.answered(answer.request, answer.num_tokens)
             if delta.finish_reason is not None:
                 del self._answers[event.request_id]
                 self._constraints.forget(event.request_id)
@@ -209,7 +211,8 @@ class Engine:
     def _measure(self, answer: Answer, event: TokenEvent, now: float) -> None:
         if event.token is not None:
             is_first = answer.last_token_s is None
-            self.meters.token(None if answer.last_token_s is None else now - answer.last_token_s)
+            if answer.last_token_s is not None:
+                self.meters.token(now - answer.last_token_s)
             answer.last_token_s = now
             if is_first and event.stats is not None:
                 self.meters.first_token(event.stats)

@@ -89,7 +89,7 @@ class Generation:
         if seed is not None:
             seed = (seed + index + MAX_SEED + 1) % (2 * MAX_SEED + 2) - MAX_SEED - 1
         sampling = replace(self._request.sampling, seed=seed)
-        return replace(self._request, request_id=request_id, sampling=sampling)
+        return replace(self._request, request_id=request_id, sampling=sampling, is_sibling=True)
 
     def cancel(self) -> None:
         """Ask the engine to end the request; the last delta then says `abort`. No effect on one that has ended."""

@@ -58,6 +58,10 @@ class Link(Protocol):
     def backlog(self) -> Backlog:
         """What waits, as of the last news."""
 
+    @property
+    def num_shared_bytes(self) -> int:
+        """Bytes of patches that live requests hold in memory shared with the engine."""
+
     def stats(self) -> SchedulerStats: ...
 
     def metrics(self) -> tuple[Metric, ...]: ...
@@ -116,6 +120,10 @@ class LocalLink:
     @property
     def backlog(self) -> Backlog:
         return self._built.backlog
+
+    @property
+    def num_shared_bytes(self) -> int:
+        return 0
 
     def stats(self) -> SchedulerStats:
         return self._built.stats

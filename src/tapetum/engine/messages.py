@@ -61,6 +61,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     priority: int
     arrival_s: float
     deadline_s: float | None
+    is_sibling: bool
 
 
 class Abort(Struct, frozen=True, tag=True):
@@ -169,6 +170,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         priority=request.priority,
         arrival_s=request.arrival_s,
         deadline_s=request.deadline_s,
+        is_sibling=request.is_sibling,
     )
 
 
@@ -193,6 +195,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         priority=message.priority,
         arrival_s=message.arrival_s,
         deadline_s=message.deadline_s,
+        is_sibling=message.is_sibling,
     )
 
 

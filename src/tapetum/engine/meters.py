@@ -75,16 +75,18 @@ class Meters:
         self._media_sources: Counter[str] = Counter()
 
     def taken(self, request: Request) -> None:
-        self._num_prompt_tokens += request.num_prompt_tokens
         for span in request.prompt.spans:
             self._histograms["media_fetch_seconds"].observe(span.item.fetch_s)
             self._histograms["media_decode_seconds"].observe(span.item.decode_s)
 
-    def token(self, gap_s: float | None) -> None:
+    def token(self, gap_s: float) -> None:
         """One token of output, `gap_s` after the one before it."""
-        self._num_generation_tokens += 1
-        if gap_s is not None:
-            self._histograms["inter_token_latency_seconds"].observe(gap_s)
+        self._histograms["inter_token_latency_seconds"].observe(gap_s)
+
+    def answered(self, request: Request, num_tokens: int) -> None:
+        """An answer has come to its end. Tokens count as usage does: a prompt with several answers once."""
+        self._num_prompt_tokens += 0 if request.is_sibling else request.num_prompt_tokens
+        self._num_generation_tokens += num_tokens
 
     def first_token(self, stats: RequestStats) -> None:
         self._media_sources.update(stats.media_sources)
@@ -118,8 +120,10 @@ class Meters:
             _of_device("tier_bytes", "Bytes held or cached.", "gauge", kept),
             _of_device("tier_evictions", "KV blocks and features of pictures dropped.", "counter", evicted),
             _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),
-            _counter("prompt_tokens", "Tokens of prompts taken.", self._num_prompt_tokens),
-            _counter("generation_tokens", "Tokens of output.", self._num_generation_tokens),
+            _counter("prompt_tokens", "Tokens of prompts that were answered.", self._num_prompt_tokens),
+            _counter(
+                "generation_tokens", "Tokens of answers that came to their end.", self._num_generation_tokens
+            ),
             _counter("num_preemptions", "Requests that gave their blocks back.", stats.num_preemptions),
             _counter("prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries),
             _counter("prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits),
@@ -131,6 +135,10 @@ class Meters:
                 for name, text in _HISTOGRAMS.items()
             ),
         )
+
+
+def shared_patch_bytes(num_bytes: int) -> Metric:
+    return _gauge("shared_patch_bytes", "Patches of live requests in shared memory.", num_bytes)
 
 
 def rejections(by_reason: Mapping[str, float]) -> Metric:

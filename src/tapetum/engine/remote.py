@@ -85,8 +85,7 @@ class ProcessLink:
         return self._session.pid if self._session is not None else None
 
     @property
-    def num_held_bytes(self) -> int:
-        """Bytes of patches that requests hold in the arena."""
+    def num_shared_bytes(self) -> int:
         return self._open.arena.num_held_bytes
 
     def stats(self) -> SchedulerStats:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,7 @@ from tapetum.core.errors import (
     TapetumError,
 )
 from tapetum.core.model import ModelFacts
-from tapetum.core.request import Request, SamplingParams
+from tapetum.core.request import Prompt, Request, SamplingParams, new_request_id
 from tapetum.core.stats import SchedulerStats
 from tapetum.engine.choices import Choices
 from tapetum.engine.engine import Engine
@@ -39,7 +38,7 @@ from tapetum.engine.generation import Generation
 from tapetum.engine.golden import GOLDEN_SAMPLING, golden_prompt
 from tapetum.engine.inputs import chat_input, text_input
 from tapetum.engine.link import Link, LocalLink
-from tapetum.engine.meters import Metric, rejections
+from tapetum.engine.meters import Metric, rejections, shared_patch_bytes
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
 from tapetum.engine.preparation import Preparation, post
@@ -126,18 +125,15 @@ class AsyncEngine:
 
         A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
         """
-        front = self._serving()
-        now = self._link.clock()
-        terms = Terms(
-            request_id=request_id or uuid.uuid4().hex,
-            arrival_s=now,
-            tenant=tenant,
-            priority=priority,
-            deadline_s=None if timeout_s is None else now + timeout_s,
-        )
-        loads = Loads()
-        build = partial(self._build, front, _input_of(prompt), sampling or SamplingParams(), terms, loads)
-        return await self._hand_in(await self._prepare(build, terms, loads))
+        terms = self._terms(priority, timeout_s, tenant, request_id)
+        return await self._hand_in(await self._prepare(prompt, sampling, terms, has_to_cross=True))
+
+    async def prompt(
+        self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
+    ) -> Prompt:
+        """What the model would get; nothing is handed to the engine."""
+        terms = self._terms(0, None, tenant, None)
+        return (await self._prepare(prompt, sampling, terms, has_to_cross=False)).prompt
 
     def choices(self, generation: Generation, count: int) -> Choices:
         """`count` answers to the prompt of `generation`, which is the first of them; each has a seed of its own."""
@@ -209,7 +205,11 @@ class AsyncEngine:
     async def metrics(self) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
         self._started()
-        return (*await asyncio.to_thread(self._link.metrics), rejections(dict(self._rejected)))
+        return (
+            *await asyncio.to_thread(self._link.metrics),
+            rejections(dict(self._rejected)),
+            shared_patch_bytes(self._link.num_shared_bytes),
+        )
 
     async def stats(self) -> SchedulerStats:
         self._started()
@@ -238,15 +238,28 @@ class AsyncEngine:
     ) -> None:
         await self.stop()
 
-    def _build(
-        self, front: Front, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads
-    ) -> Request:
-        """On a thread of the pool."""
-        request = front.prompts.build(prompt, sampling, terms, loads)
-        self._link.prepare(request)
-        return request
+    def _terms(self, priority: int, timeout_s: float | None, tenant: str, request_id: str | None) -> Terms:
+        now = self._link.clock()
+        return Terms(
+            request_id=request_id or new_request_id(),
+            arrival_s=now,
+            tenant=tenant,
+            priority=priority,
+            deadline_s=None if timeout_s is None else now + timeout_s,
+        )
 
-    async def _prepare(self, build: Callable[[], Request], terms: Terms, loads: Loads) -> Request:
+    async def _prepare(
+        self, prompt: AnyPrompt, sampling: SamplingParams | None, terms: Terms, *, has_to_cross: bool
+    ) -> Request:
+        """The request, ready to be handed in if `has_to_cross`."""
+        front, loads, given = self._serving(), Loads(), _input_of(prompt)
+
+        def build() -> Request:
+            request = front.prompts.build(given, sampling or SamplingParams(), terms, loads)
+            if has_to_cross:
+                self._link.prepare(request)
+            return request
+
         left_s = None if terms.deadline_s is None else terms.deadline_s - self._link.clock()
         try:
             return await self._preparation.run(build, loads, left_s=left_s, on_waste=self._link.discard)
@@ -260,7 +273,7 @@ class AsyncEngine:
 
     async def _fork(self, generation: Generation, index: int) -> Generation:
         """Another answer to the same prompt."""
-        return await self._hand_in(generation.forked(uuid.uuid4().hex, index), is_prepared=False)
+        return await self._hand_in(generation.forked(new_request_id(), index), is_prepared=False)
 
     async def _hand_in(self, request: Request, *, is_prepared: bool = True) -> Generation:
         request_id = request.request_id

@@ -19,7 +19,7 @@ from tapetum.models.base import VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook
-from tapetum.runtime.memory import available_bytes, plan_blocks, token_bytes
+from tapetum.runtime.memory import available_bytes, bound_kernel_caches, plan_blocks, token_bytes
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
@@ -107,6 +107,7 @@ class LocalExecutor:
 
 def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     """Load a checkpoint onto the configured device and set up its stores."""
+    bound_kernel_caches()
     device = resolve_device(config.device.device)
     if config.device.threads is not None:
         torch.set_num_threads(config.device.threads)

@@ -19,6 +19,16 @@ HOST_LIMIT = 4 * GIB
 _MEMINFO = Path("/proc/meminfo")
 
 
+def bound_kernel_caches() -> None:
+    """Keep few of the kernels that oneDNN makes for each shape; call it before the first of them is made.
+
+    It would keep 1,024 in each of two caches. Nearly every prefill has a shape of its own, so they fill up with kernels
+    that nobody calls again, hundreds of MB in all. The few that decodes use stay. What the operator has set counts.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "1")
+
+
 def token_bytes(spec: ModelSpec) -> int:
     """KV bytes of one token of this model."""
     return kv_bytes_per_token(spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.dtype.itemsize)

@@ -1,7 +1,7 @@
 """What the model gets, for tests and the curious; there only with `--enable-debug-endpoints`.
 
-Owns how a prompt is told: its tokens, its spans, its parts in order, and the turns of its roles. To see a prompt it is
-handed to the engine and taken back at once.
+Owns how a prompt is told: its tokens, its spans, its parts in order, and the turns of its roles. The engine hears
+nothing of it.
 """
 
 from __future__ import annotations
@@ -67,12 +67,9 @@ def routes(serving: Serving) -> list[Route]:
 
     async def prompt(request: Request) -> Response:
         asked = await read_as(request, parse_chat)
-        submission = engine.submit(
-            chat_input_of(asked), sampling_of(asked), tenant=tenant_of(request.scope, asked.cache_salt)
-        )
-        generation = await while_connected(request, submission)
-        generation.cancel()
-        return json_response(report(generation.prompt, engine.tokenizer))
+        tenant = tenant_of(request.scope, asked.cache_salt)
+        prompt = engine.prompt(chat_input_of(asked), sampling_of(asked), tenant=tenant)
+        return json_response(report(await while_connected(request, prompt), engine.tokenizer))
 
     async def keys(request: Request) -> Response:
         return json_response({"keys": [key.hex() for key in await engine.media_keys()]})
