@@ -23,6 +23,7 @@ from tapetum.core.config import ServerConfig
 from tapetum.engine.service import AsyncEngine
 from tapetum.server import protocol
 from tapetum.server.auth import OPEN
+from tapetum.server.report import report
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
 
 KEYS = "first acme\nsecond acme\nthird other\nfast quick rps=2\nlone alone concurrent=1\n"
@@ -519,6 +520,15 @@ def test_a_model_card_has_what_clients_of_vllm_look_for(plain: TestServer) -> No
         "max_model_len": 2048,
     }
     assert plain.client.get("/v1/models/default").json()["id"] == "tapetum-mini"
+
+
+def test_a_busy_server_says_so_now_and_then(plain: TestServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tapetum.server.report")
+    reporting = asyncio.run_coroutine_threadsafe(report(plain.serving.engine, 0.02), plain.loop)
+    plain.chat()
+    assert eventually(lambda: "output tokens/s" in caplog.text)
+    assert not reporting.done()
+    reporting.cancel()
 
 
 def test_large_bodies_are_parsed_beside_the_loop(plain: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
