@@ -162,7 +162,8 @@ def test_a_redirect_back_to_a_name_checks_its_new_address():
 def test_the_next_address_is_tried():
     with place(reply(FILE)) as server:
         here = f"http://a.example:{server.port}"
-        assert fetch(here, here, resolve=lambda *_: ["127.0.0.2", "::1", "127.0.0.1"]) == FILE
+        no_route = "255.255.255.255"  # refused before anything is sent
+        assert fetch(here, here, resolve=lambda *_: ["127.0.0.2", no_route, "::1", "127.0.0.1"]) == FILE
         assert server.heads[0].split(b"\r\n")[1] == f"Host: a.example:{server.port}".encode()
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -116,7 +117,8 @@ def _connected(address: str, port: int, go_on: GoOn) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        sock.connect_ex((address, port))
+        with suppress(BlockingIOError):  # it is under way
+            sock.connect((address, port))
         until = time.monotonic() + _CONNECT_S
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_WRITE)
