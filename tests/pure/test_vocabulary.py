@@ -65,3 +65,22 @@ def test_special_tokens_keep_their_ids(tokenizer: Tokenizer) -> None:
         assert tokenizer.trie.is_special_token(token_id)
         assert tokenizer.trie.decode_bytes([token_id]) == name.encode()
     assert tokenizer.trie.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "with words"])
+def test_text_comes_as_it_stands_though_the_tokenizer_composes_characters(
+    tokenizer: Tokenizer, is_plain: bool
+) -> None:
+    text = "e\u0301 a\u0323\u0301 \u212b and on"
+    if is_plain:
+        tokenizer = Tokenizer.load(MODEL_DIR)
+    assert tokenizer.decode(tokenizer.encode_plain(text)) != text
+    constraint, written = (
+        Constraint(Grammar(kind="choice", source=json.dumps([text])), tokenizer, frozenset()),
+        b"",
+    )
+    while not constraint.is_over:
+        token_id = next(index for index in range(8 * len(constraint.mask)) if _is_set(constraint.mask, index))
+        written += tokenizer.token_bytes(token_id)
+        constraint.advance(token_id)
+    assert written.decode() == text

@@ -121,9 +121,7 @@ class Tokenizer:
         Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
         """
         mark = min(self.media_tokens or self.special_ids)
-        return build_trie(
-            self.to_json(), special_ids=self.special_ids, end_mark=mark, encode=self.encode_plain
-        )
+        return build_trie(self.to_json(), special_ids=self.special_ids, end_mark=mark)
 
     def to_json(self) -> str:
         """What a tokenizer of another process is made from, together with `media_tokens`."""

@@ -1,32 +1,43 @@
 """A vocabulary as grammars look through it.
 
-Owns one correction: llguidance takes any added token of the form `<...>` for a special one, which no text of a
-grammar holds. A model that writes `<tool_call>` or `<think>` as one token, as Qwen's do, could not write it then.
+Owns two corrections. llguidance takes any added token of the form `<...>` for a special one, which no text of a
+grammar holds: a model that writes `<tool_call>` or `<think>` as one token, as Qwen's do, could not write it then. And
+where only one text can follow, llguidance asks for its tokens as the tokenizer writes them; a tokenizer that composes
+characters first would write another text, which the grammar forbids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Collection, Mapping
 
 import llguidance
+import tokenizers
+
+_OF_THE_VOCABULARY = ("Prepend", "Replace", "ByteLevel")  # how a vocabulary spells text, which stays the same
 
 
-def build_trie(
-    tokenizer_json: str,
-    *,
-    special_ids: Collection[int],
-    end_mark: int,
-    encode: Callable[[str], Sequence[int]],
-) -> llguidance.LLTokenizer:
-    """All tokens but `special_ids` stand for their text. `end_mark` is where an answer may end, `encode` how text
-    without special tokens is written.
-    """
-    trie = llguidance.LLTokenizer(tokenizer_json, eos_token=end_mark)
+def build_trie(tokenizer_json: str, *, special_ids: Collection[int], end_mark: int) -> llguidance.LLTokenizer:
+    """All tokens but `special_ids` stand for their text; `end_mark` is where an answer may end."""
+    backend = json.loads(tokenizer_json)
+    exact_json = json.dumps({**backend, "normalizer": _exact(backend.get("normalizer"))}, ensure_ascii=False)
+    trie = llguidance.LLTokenizer(exact_json, eos_token=end_mark)
     taken = [token_id for token_id in range(trie.vocab_size) if trie.is_special_token(token_id)]
     if set(taken) <= set(special_ids):
         return trie
-    words = _Words(trie, special_ids, encode)
+    words = _Words(trie, special_ids, exact_json)
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(words))
+
+
+def _exact(normalizer: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    """The parts of a normalizer that leave the text as it is."""
+    if normalizer is None:
+        return None
+    parts = normalizer.get("normalizers")
+    if isinstance(parts, list):
+        kept = [exact for part in parts if (exact := _exact(part)) is not None]
+        return {**normalizer, "normalizers": kept} if kept else None
+    return normalizer if normalizer["type"] in _OF_THE_VOCABULARY else None
 
 
 class _Words:
@@ -36,13 +47,14 @@ class _Words:
         self,
         trie: llguidance.LLTokenizer,
         special_ids: Collection[int],
-        encode: Callable[[str], Sequence[int]],
+        exact_json: str,
     ) -> None:
         self.eos_token_id = trie.eos_token
         self.bos_token_id = None
         self.tokens = [trie.decode_bytes([token_id]) for token_id in range(trie.vocab_size)]
         self.special_token_ids = sorted(special_ids)
-        self._encode = encode
+        self._backend = tokenizers.Tokenizer.from_str(exact_json)
+        self._backend.encode_special_tokens = True  # special tokens in text are text
 
     def __call__(self, text: str) -> list[int]:
-        return list(self._encode(text))
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
