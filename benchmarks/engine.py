@@ -32,8 +32,8 @@ from transformers import AutoImageProcessor, AutoTokenizer, Qwen2VLForConditiona
 
 from tapetum import SamplingParams
 from tapetum.engine.build import build_engine
-from tapetum.engine.front import Front
 from tapetum.engine.engine import Engine
+from tapetum.engine.front import Front
 from tapetum.engine.inputs import chat_input
 from tapetum.engine.options import config_from
 from tapetum.engine.prompts import Terms

@@ -27,6 +27,7 @@ from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles, find_model
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
+from tapetum.server.process import keep_loop_on_time
 from tapetum.server.run import uvicorn_config
 from tapetum.server.serving import Serving
 
@@ -139,4 +140,5 @@ if __name__ == "__main__":
     os.environ[STEP] = str(float(sys.argv[1]) / 1000)
     if len(sys.argv) > 2:
         watch(sys.argv[2])
+    keep_loop_on_time()
     uvloop.run(serve())
