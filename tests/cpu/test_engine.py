@@ -359,6 +359,24 @@ def test_only_encoded_pictures_count_as_time_in_the_encoder():
     assert (seconds.count, seconds.total) == (1, pytest.approx(0.005))
 
 
+def test_steps_tell_what_they_encoded_and_how_much_of_them_was_visual():
+    executor = SpeakingExecutor(lambda _: spoken("some words"), Clock())
+    engine = engine_with(executor)
+    request = request_for(engine, "a", ("Look: ", picture(1)), SamplingParams(max_tokens=3))
+    engine.add(request)
+    run_to_end(engine)
+    metrics = {metric.name: metric.values[""] for metric in engine.metrics(0.0) if "" in metric.values}
+    (span,) = request.prompt.spans
+    patches = metrics["encode_batch_patches"]
+    assert (patches.count, patches.total) == (1, span.item.geometry.num_patches)
+    ratio = metrics["batch_visual_ratio"]
+    assert ratio.count == 3, "one prefill and two decodes"
+    assert ratio.total == pytest.approx((span.end - span.start) / request.num_prompt_tokens)
+    assert metrics["vision_queue_seconds"].count == 1
+    assert 0 <= metrics["vision_queue_seconds"].total <= metrics["time_to_first_token_seconds"].total
+    assert metrics["media_resize_seconds"].total > 0
+
+
 @pytest.mark.parametrize("has_encoded", [False, True])
 def test_an_interrupt_loses_no_account_of_what_the_executor_holds(has_encoded):
     """Broken off before it has run, or between encode and rows: store and account agree after the next step."""

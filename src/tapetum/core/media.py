@@ -38,7 +38,8 @@ class MediaItem:
     geometry: Geometry
     patches: object  # uint8 array [P, values of a patch] in merge order
     fetch_s: float = 0.0
-    decode_s: float = 0.0  # decode + resize + patchify
+    decode_s: float = 0.0
+    resize_s: float = 0.0  # with the cut into patches and the key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

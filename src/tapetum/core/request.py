@@ -13,7 +13,7 @@ from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "tools"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +233,7 @@ class RequestState:
     num_preemptions: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
+    vision_queue_s: float | None = None  # from arrival to the first encode for it
     encode_s: float = 0.0
     prefill_s: float = 0.0
     media_sources: dict[bytes, str] = field(default_factory=dict)  # media key -> miss | device | prefix
@@ -256,6 +257,7 @@ class RequestStats:
     """Where the time of a request went, in seconds; part of its first and last event."""
 
     queue_s: float = 0.0
+    vision_queue_s: float | None = None  # None where nothing was encoded
     encode_s: float = 0.0
     prefill_s: float = 0.0
     ttft_s: float = 0.0

@@ -183,7 +183,17 @@ class Engine:
             _log.exception("step %d failed; its parts run one at a time", plan.step)
             return execute_apart(self._executor, plan)
         observe(self._cost, plan, result)
+        self.meters.executed(plan, self._visual_tokens(plan))
         return result
+
+    def _visual_tokens(self, plan: BatchPlan) -> int:
+        """How many of the tokens of a plan's rows stand for pictures."""
+        count = 0
+        for row in plan.rows:
+            if row.length > 1:  # a decode has none
+                spans = self._answers[row.request_id].request.prompt.spans
+                count += sum(max(0, min(span.end, row.end) - max(span.start, row.start)) for span in spans)
+        return count
 
     def _tell(self, news: dict[str, Delta], events: Iterable[TokenEvent], now: float) -> None:
         """Add the events to the news, and end what a stop string or a grammar ends."""

@@ -36,6 +36,7 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     patches: bytes
     fetch_s: float
     decode_s: float
+    resize_s: float
 
 
 class SpanMessage(Struct, frozen=True, kw_only=True):
@@ -209,6 +210,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         patches=patches.tobytes() if offset is None else b"",
         fetch_s=item.fetch_s,
         decode_s=item.decode_s,
+        resize_s=item.resize_s,
     )
 
 

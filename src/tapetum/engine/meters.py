@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request, RequestStats
 from tapetum.core.stats import Backlog, SchedulerStats
 
@@ -69,7 +70,7 @@ class Meters:
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self._histograms = {name: Histogram() for name in _HISTOGRAMS}
+        self._histograms = {name: Histogram(_BOUNDS.get(name, SECONDS)) for name in _HISTOGRAMS}
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
         self._media_sources: Counter[str] = Counter()
@@ -78,6 +79,7 @@ class Meters:
         for span in request.prompt.spans:
             self._histograms["media_fetch_seconds"].observe(span.item.fetch_s)
             self._histograms["media_decode_seconds"].observe(span.item.decode_s)
+            self._histograms["media_resize_seconds"].observe(span.item.resize_s)
 
     def token(self, gap_s: float) -> None:
         """One token of output, `gap_s` after the one before it."""
@@ -88,11 +90,21 @@ class Meters:
         self._num_prompt_tokens += 0 if request.is_sibling else request.num_prompt_tokens
         self._num_generation_tokens += num_tokens
 
+    def executed(self, plan: BatchPlan, visual_tokens: int) -> None:
+        """A step was carried out; so many of the tokens of its rows stand for pictures."""
+        if plan.encodes:
+            patches = sum(job.item.geometry.num_patches for job in plan.encodes)
+            self._histograms["encode_batch_patches"].observe(patches)
+        if num_tokens := sum(row.length for row in plan.rows):
+            self._histograms["batch_visual_ratio"].observe(visual_tokens / num_tokens)
+
     def first_token(self, stats: RequestStats) -> None:
         self._media_sources.update(stats.media_sources)
         self._histograms["time_to_first_token_seconds"].observe(stats.ttft_s)
         self._histograms["request_queue_time_seconds"].observe(stats.queue_s)
         self._histograms["request_prefill_time_seconds"].observe(stats.prefill_s)
+        if stats.vision_queue_s is not None:
+            self._histograms["vision_queue_seconds"].observe(stats.vision_queue_s)
         if "miss" in stats.media_sources:
             self._histograms["vision_encode_seconds"].observe(stats.encode_s)
 
@@ -146,6 +158,10 @@ def rejections(by_reason: Mapping[str, float]) -> Metric:
     return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)
 
 
+_BOUNDS = {
+    "encode_batch_patches": tuple(float(1 << power) for power in range(4, 17)),
+    "batch_visual_ratio": tuple(step / 10 for step in range(11)),
+}
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "From the arrival of a request to its first token.",
     "inter_token_latency_seconds": "Between two tokens of a request.",
@@ -155,7 +171,11 @@ _HISTOGRAMS = {
     "request_decode_time_seconds": "From the first token to the last.",
     "vision_encode_seconds": "In the encoder, of requests that had something to encode.",
     "media_fetch_seconds": "Getting the bytes of a picture or clip.",
-    "media_decode_seconds": "Decoding and resizing a picture or clip.",
+    "vision_queue_seconds": "From the arrival of a request to the first encode for it.",
+    "media_decode_seconds": "Decoding a picture or clip.",
+    "media_resize_seconds": "Resizing a picture or clip and cutting it into patches.",
+    "encode_batch_patches": "Patches that one step encoded.",
+    "batch_visual_ratio": "Share of visual tokens among those that one step computed.",
 }
 
 

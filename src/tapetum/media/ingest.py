@@ -15,10 +15,12 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
+
+from PIL import Image
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
@@ -70,7 +72,7 @@ class Ingest:
         """Starts to make the item of a plan, within the deadline that the plan has had from its start."""
         ticket: Ticket[MediaItem] = Ticket(plan.deadline)
         if plan.item is not None:
-            ticket.deliver(replace(plan.item, fetch_s=plan.fetch_s, decode_s=0.0))
+            ticket.deliver(replace(plan.item, fetch_s=plan.fetch_s, decode_s=0.0, resize_s=0.0))
             return ticket.future
         self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
         return ticket.future
@@ -177,7 +179,7 @@ class Ingest:
             if item is None:
                 self._flights.setdefault(plan.alias, []).append((ticket, plan.fetch_s))
         if item is not None:
-            ticket.deliver(replace(item, fetch_s=plan.fetch_s, decode_s=0.0))
+            ticket.deliver(replace(item, fetch_s=plan.fetch_s, decode_s=0.0, resize_s=0.0))
         elif is_leader:
             self._fly(plan)
 
@@ -205,9 +207,31 @@ class Ingest:
 
         started = time.perf_counter()
         geometry = plan.geometry
-        patches = self._processor.patches(plan.shot.pictures(self._config, go_on), geometry)
+        pictures = _Timed(plan.shot.pictures(self._config, go_on))
+        patches = self._processor.patches(pictures, geometry)
         key = media_key(patches, geometry, parameters=self._processor.parameters, tenant=plan.tenant)
-        return MediaItem(key=key, geometry=geometry, patches=patches, decode_s=time.perf_counter() - started)
+        resize_s = time.perf_counter() - started - pictures.seconds
+        return MediaItem(
+            key=key, geometry=geometry, patches=patches, decode_s=pictures.seconds, resize_s=resize_s
+        )
+
+
+class _Timed:
+    """An iterator, and the seconds that its items took to make."""
+
+    def __init__(self, pictures: Iterator[Image.Image]) -> None:
+        self._pictures = pictures
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Image.Image]:
+        return self
+
+    def __next__(self) -> Image.Image:
+        started = time.perf_counter()
+        try:
+            return next(self._pictures)
+        finally:
+            self.seconds += time.perf_counter() - started
 
 
 class _AliasCache:

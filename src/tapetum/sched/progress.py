@@ -65,6 +65,13 @@ class Progress:
             self.num_passed += 1
             self.num_pinned -= 1
 
+    def note_encode(self, seconds: float, began_s: float) -> None:
+        """A step encoded something that this request waited for."""
+        state = self.state
+        state.encode_s += seconds
+        if state.vision_queue_s is None:
+            state.vision_queue_s = max(0.0, began_s - state.request.arrival_s)
+
     def stop(self, visual: VisualCache) -> None:
         """Let go of all pictures and forget what is computed."""
         spans = self.state.request.prompt.spans
@@ -93,6 +100,7 @@ def stats_of(state: RequestState, now: float) -> RequestStats:
     first_scheduled = now if state.first_scheduled_s is None else state.first_scheduled_s
     return RequestStats(
         queue_s=first_scheduled - arrival,
+        vision_queue_s=state.vision_queue_s,
         encode_s=state.encode_s,
         prefill_s=state.prefill_s,
         ttft_s=0.0 if state.first_token_s is None else state.first_token_s - arrival,

@@ -220,7 +220,7 @@ class Scheduler:
                     news.append(event)
         for request_id in waiters:
             if progress := self._roster.find(request_id):
-                progress.state.encode_s += result.encode_s
+                progress.note_encode(result.encode_s, began_s=now - result.encode_s - result.forward_s)
         return news
 
     def _take_token(self, progress: Progress, token: SampledToken, now: float) -> TokenEvent:
