@@ -1,4 +1,4 @@
-"""Official clients, the examples and the commands of docs/api.md with the bundled model, served as users do."""
+"""Official clients, the examples and what the documents show, with the bundled model, served as users do."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
+import httpx2
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -31,6 +33,9 @@ LOOK = [
         ],
     }
 ]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+HERE = "//127.0.0.1:8000"  # where servers are in the documents
+INTERPRETERS = {"sh": ("bash", "-euo", "pipefail", "-c"), "python": (sys.executable, "-c")}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -94,29 +99,40 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI) -> None:
         assert json.loads(call.function.arguments)["place"] in ("Bern", "Basel")
 
 
-def documented() -> list[tuple[str, object]]:
-    """Each command with curl of docs/api.md, and the JSON that the page shows as its answer, if it does."""
-    blocks = BLOCK.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
-    pairs = zip(blocks, [*blocks[1:], ("", "")], strict=True)
-    return [
-        (text, json.loads(shown) if kind == "json" else None)
-        for (language, text), (kind, shown) in pairs
-        if language == "sh" and "curl" in text and "tapetum serve" not in text
-    ]
+def documented() -> list[tuple[str, str, str, str]]:
+    """Each command for a running server and each program of the pages: page, language, text, and the JSON that the
+    page shows as its answer, if it does."""
+    found: list[tuple[str, str, str, str]] = []
+    for page in PAGES:
+        blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+        for (language, text), (kind, shown) in pairwise([*blocks, ("", "")]):
+            if language in INTERPRETERS and (HERE in text or text.startswith(("from ", "import "))):
+                found.append((page.name, language, text, shown if kind == "json" else ""))
+    return found
 
 
-@pytest.mark.parametrize(("command", "shown"), documented(), ids=lambda value: None)
-def test_a_command_of_the_page_gives_what_the_page_shows(served: Served, command: str, shown: object) -> None:
-    there = command.replace("http://127.0.0.1:8000", served.url).replace("ws://127.0.0.1:8000", served.url)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", there], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("page", "language", "text", "shown"), documented(), ids=lambda value: None)
+def test_what_a_page_shows_is_what_happens(
+    served: Served, page: str, language: str, text: str, shown: str
+) -> None:
+    there = text.replace(HERE, served.url.removeprefix("http:"))
+    command = [*INTERPRETERS[language], there]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{page}: {done.stderr}"
     assert done.stdout.strip()
-    if shown is None:
-        assert '"error":' not in done.stdout
+    if shown:
+        assert shape(last_json(done.stdout)) == shape(json.loads(shown)), page
     else:
-        assert shape(last_json(done.stdout)) == shape(shown)
+        assert '"error":{' not in done.stdout, page
+
+
+def test_every_metric_is_told(served: Served) -> None:
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    exposed = httpx2.get(f"{served.url}/metrics", timeout=10).text
+    names = re.findall(r"^# TYPE tapetum:(\w+) (\w+)$", exposed, re.MULTILINE)
+    assert names
+    told = {name.removesuffix("_total") if kind == "counter" else name for name, kind in names}
+    assert [name for name in told if not re.search(rf"`{name}[`{{]", page)] == []
 
 
 def last_json(text: str) -> object:
@@ -139,8 +155,8 @@ def shape(value: object) -> object:
     )
 
 
-def test_the_page_has_commands() -> None:
-    assert len(documented()) >= 4
+def test_the_pages_have_something_to_try() -> None:
+    assert {page for page, _, _, _ in documented()} >= {"README.md", "api.md", "routes.md", "operating.md"}
 
 
 @pytest.mark.parametrize("name", ["client.py", "tools.py"])

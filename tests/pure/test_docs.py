@@ -1,11 +1,16 @@
-"""The documents name files that exist."""
+"""The documents name files that exist, and tell all flags and errors that there are."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tapetum.cli import serve
+from tapetum.core.errors import ConfigError, TapetumError
+from tapetum.server import errors  # noqa: F401 - its errors are told too
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -50,3 +55,25 @@ def test_the_table_of_techniques_says_where_what_is_done_lives() -> None:
     for name, (_, where, shown) in done.items():
         assert QUOTED.search(where), f"{name}: where?"
         assert QUOTED.search(shown), f"{name}: shown by what?"
+
+
+def test_every_flag_of_the_server_is_told() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    flags = [parameter.opts[0] for parameter in serve.params if parameter.opts[0].startswith("--")]
+    assert len(flags) > 30
+    assert [flag for flag in flags if f"`{flag}`" not in page] == []
+
+
+def test_every_error_of_the_server_is_told_with_its_status() -> None:
+    rows = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines()
+    told = [error for error in raised(TapetumError) if not issubclass(error, ConfigError)]
+    assert len(told) > 10
+    for error in told:
+        assert any(f"`{error.code}`" in row and str(error.http_status) in row for row in rows), error
+
+
+def raised(error: type[TapetumError]) -> Iterator[type[TapetumError]]:
+    """All kinds of an error but itself."""
+    for kind in error.__subclasses__():
+        yield kind
+        yield from raised(kind)
