@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import Counter
 
 import pytest
@@ -144,3 +146,28 @@ def test_pinned_or_running_features_are_never_evicted() -> None:
     assert cache.take_dropped() == (ITEMS["c"].key,)
     with pytest.raises(AssertionError, match="no room"):
         cache.begin(make_item("another", 1))
+
+
+def test_keys_may_be_asked_for_while_another_thread_changes_them() -> None:
+    cache = VisualCache(50 * BYTES_PER_TOKEN, BYTES_PER_TOKEN)
+    items = [make_item(str(number), 1) for number in range(100)]
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            for item in items:
+                cache.begin(item)
+                cache.complete(cache.key_of(item))
+            cache.clear()
+
+    thread = threading.Thread(target=change)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(4000):
+            assert set(cache.resident_keys) <= {item.key for item in items}
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)

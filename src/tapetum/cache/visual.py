@@ -55,8 +55,11 @@ class VisualCache:
 
     @property
     def resident_keys(self) -> tuple[bytes, ...]:
-        """Media keys of all resident features."""
-        return tuple(key.media_key for key, entry in self._entries.items() if entry.is_resident)
+        """Media keys of all resident features. May be asked while another thread changes them."""
+        entries = list(
+            self._entries.items()
+        )  # at once: a loop over the mapping itself would fail when it changes
+        return tuple(key.media_key for key, entry in entries if entry.is_resident)
 
     @property
     def num_pinned(self) -> int:
