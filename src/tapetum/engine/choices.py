@@ -29,16 +29,16 @@ class Choices:
         self.num_tokens = 0  # of all answers, as far as they have been read
         self._count = count
         self._fork = fork
-        self._all = [generation]
+        self._all = {0: generation}  # by index, as far as the engine has taken them
 
     @property
     def finish_reasons(self) -> tuple[FinishReason | None, ...]:
         """Of each answer that has begun, None where it has not been read to its end."""
-        return tuple(generation.finish_reason for generation in self._all)
+        return tuple(generation.finish_reason for generation in self._all.values())
 
     def cancel(self) -> None:
         """Ask the engine to end all of them. No effect on those that have ended."""
-        for generation in self._all:
+        for generation in self._all.values():
             generation.cancel()
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, Delta], None]:
@@ -75,13 +75,14 @@ class Choices:
             await asyncio.gather(*reads, return_exceptions=True)
 
     async def _fork_others(self) -> None:
-        """All at once; those that were taken are kept, so that they can be cancelled, should one be refused."""
-        forks = (self._fork(index) for index in range(1, self._count))
-        outcomes = await asyncio.gather(*forks, return_exceptions=True)
-        self._all += [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+        """All at once; should one be refused, or the reader leave meanwhile, those that were taken can be cancelled."""
+        outcomes = await asyncio.gather(*map(self._take, range(1, self._count)), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _take(self, index: int) -> None:
+        self._all[index] = await self._fork(index)
 
     def _read(self, index: int) -> asyncio.Future[Delta]:
         return asyncio.ensure_future(anext(self._all[index]))
