@@ -5,7 +5,9 @@ The process imports this file by name, as `tests.cpu.process_kit:build`, so each
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import CheckpointError
@@ -59,6 +61,14 @@ def build_nothing(config: EngineConfig) -> Engine:
 
 def build_badly(config: EngineConfig) -> Engine:
     raise ZeroDivisionError("nobody expected this")
+
+
+def build_in_the_end(config: EngineConfig) -> Engine:
+    """Fails once for each file in the folder that the environment names, and takes the file away."""
+    for file in Path(os.environ["FAILURES"]).iterdir():
+        file.unlink()
+        raise CheckpointError("not this time")
+    return build(config)
 
 
 def build_late(config: EngineConfig) -> Engine:

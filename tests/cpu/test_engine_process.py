@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.config import EngineConfig, ScheduleConfig
@@ -135,7 +136,9 @@ async def test_several_answers_come_from_one_prompt(service):
     assert set(texts.values()) == {"pixel 3"}
     metrics = {metric.name: metric.values for metric in await service.metrics()}
     assert metrics["mm_cache_hits"], "the others must not encode the picture again"
-    assert metrics["prompt_tokens"][""] == len(generation.prompt.token_ids), "one prompt, however many answers"
+    assert metrics["prompt_tokens"][""] == len(generation.prompt.token_ids), (
+        "one prompt, however many answers"
+    )
     assert metrics["generation_tokens"][""] == choices.num_tokens
     assert choices.num_tokens == 3 * len(service.tokenizer.encode_plain("pixel 3")) + 3
 
@@ -219,6 +222,21 @@ async def test_a_dead_engine_is_started_again_as_often_as_allowed(link):
     await service.stop()
 
 
+async def test_a_start_that_fails_is_one_of_the_restarts_and_not_the_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAILURES", str(tmp_path))
+    link = ProcessLink(EngineConfig(), builder=f"{KIT}:build_in_the_end")
+    service = AsyncEngine(link, restarts=2)
+    await service.start()
+    await service.prove()
+    (tmp_path / "once").touch()
+    os.kill(link.pid, signal.SIGKILL)
+    await until(lambda: not service.is_ready)
+    await until(lambda: service.is_ready, 30)
+    assert list(tmp_path.iterdir()) == []
+    assert await text_of(service, "Hello") == ANSWER
+    await service.stop()
+
+
 @pytest.mark.parametrize(
     ("builder", "kind", "words"),
     [
@@ -265,6 +283,69 @@ async def test_stop_without_grace_aborts(link):
     deltas = [delta async for delta in generation]
     assert deltas[-1].finish_reason == "abort"
     assert not is_alive(link.pid)
+
+
+async def test_an_engine_that_hangs_while_it_is_stopped_fails_its_waiters(link, monkeypatch):
+    monkeypatch.setattr("tapetum.engine.session._END_S", 0.2)
+    service = AsyncEngine(link)
+    await service.start()
+    generation = await service.submit(chat("Hello"), replace(GREEDY, ignore_eos=True))
+    os.kill(link.pid, signal.SIGSTOP)
+    await service.stop(0.0)
+    with pytest.raises(EngineDead, match="SIGKILL"):
+        await asyncio.wait_for(generation.output(), 5)
+    assert not is_alive(link.pid)
+
+
+async def test_an_engine_that_cannot_be_heard_is_dead(service, link, monkeypatch):
+    generation = await service.submit(chat("Hello"), replace(GREEDY, ignore_eos=True))
+
+    def garbled(message: bytes) -> None:
+        raise ValueError("garbled")
+
+    monkeypatch.setattr("tapetum.engine.session.decode_report", garbled)
+    with pytest.raises(EngineDead, match="garbled"):
+        await asyncio.wait_for(generation.output(), 5)
+    assert not service.is_healthy and not is_alive(link.pid)
+
+
+async def test_a_process_that_cannot_be_started_leaves_nothing_behind(tmp_path, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    num_files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(EngineError, match="temporarily unavailable"):
+        await AsyncEngine(ProcessLink(EngineConfig())).start()
+    assert list(tmp_path.iterdir()) == []
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= num_files)
+
+
+async def test_a_request_that_cannot_cross_over_holds_nothing(service, link):
+    with pytest.raises(OverflowError):
+        await service.submit(chat(picture(5), "Hello"), GREEDY, priority=1 << 80)
+    assert link.num_shared_bytes == 0
+    assert service._generations == {}
+
+
+def test_what_a_process_reports_arrives_though_it_ends_at_once(tmp_path):
+    code = """
+import os, sys
+from tapetum.core.errors import EngineError
+from tapetum.engine.messages import Failed
+from tapetum.engine.process import _Reports
+
+reports = _Reports(sys.argv[1])
+reports.send(Failed(EngineError("why " * 2**24)))
+reports.close()
+os._exit(0)
+"""
+    with zmq.Context() as sockets, sockets.socket(zmq.PULL) as socket:
+        socket.bind(f"ipc://{tmp_path}/reports")
+        subprocess.run([sys.executable, "-c", code, f"ipc://{tmp_path}/reports"], timeout=60, check=True)
+        assert socket.poll(2000)
+        assert len(socket.recv()) > 2**26
 
 
 async def test_the_engine_ignores_the_signals_that_its_front_drains_on(service, link):

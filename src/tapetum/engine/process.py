@@ -51,6 +51,7 @@ from tapetum.engine.output import Delta
 _log = logging.getLogger("tapetum.engine.process")  # not __main__
 BEAT_S = 1.0
 _LENGTH_BYTES = 8  # of the opening, before it
+_LINGER_MS = 2000
 
 
 def main() -> None:
@@ -105,7 +106,8 @@ class _Reports:
     def close(self) -> None:
         """Everything sent arrives before this returns, if anybody takes it."""
         with self._lock:
-            self._socket.close(linger=2000)
+            self._socket.close(linger=_LINGER_MS)
+        zmq.Context.instance().term()  # closing alone does not wait; no other socket may be open by now
 
 
 class _Server:
@@ -133,8 +135,8 @@ class _Server:
                 self._reports.send(Beat(self._loop.heartbeat_age_s, self._engine.backlog))
             if self._commands.poll(100):
                 self._carry_out(decode_command(self._commands.recv()))
+        self._commands.close(linger=0)
         self._reports.close()
-        self._commands.close()
         sys.exit(self._exit_code)
 
     def _carry_out(self, command: Command) -> None:

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TypeVar
 
+import zmq
+
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import CapacityError, EngineError
 from tapetum.core.model import ModelFacts
@@ -48,9 +50,7 @@ class ProcessLink:
         with self._lock:
             if self._is_stopped:
                 raise CapacityError("the engine has been stopped")
-            session = self._session = Session(
-                self._config, self._builder, self._arena_bytes, on_news, on_death
-            )
+            session = self._session = self._opened(on_news, on_death)
         return session.opened(), files
 
     def stop(self, grace_s: float) -> None:
@@ -102,6 +102,14 @@ class ProcessLink:
 
     def reset_caches(self) -> None:
         self._open.ask("reset_caches")
+
+    def _opened(self, on_news: OnNews, on_death: OnDeath) -> Session:
+        try:
+            return Session(self._config, self._builder, self._arena_bytes, on_news, on_death)
+        except (OSError, zmq.ZMQError) as error:
+            raise EngineError(
+                f"no process can be started for the engine: {error}; free memory or files"
+            ) from error
 
     @property
     def _open(self) -> Session:

@@ -292,8 +292,8 @@ class AsyncEngine:
         generation = Generation(
             request, prepared_s=self._link.clock(), tokenizer=self.tokenizer, cancel=self._link.abort
         )
-        self._generations[request_id] = generation
         self._link.add(request)
+        self._generations[request_id] = generation
         await generation.accepted()
         return generation
 
@@ -322,18 +322,21 @@ class AsyncEngine:
         for generation in self._generations.values():
             generation.put(Delta(finish_reason="error", error=EngineDead(death.message)))
         self._generations.clear()
-        if self._restarts_left > 0 and not self._is_stopping:
-            self._restarts_left -= 1
+        is_restarting = self._restart is not None and not self._restart.done()
+        if not self._is_stopping and not is_restarting:
             self._restart = asyncio.ensure_future(self._start_again())
 
     async def _start_again(self) -> None:
-        _log.warning("starting the engine again, %d restarts left after this", self._restarts_left)
-        await asyncio.sleep(_RESTART_PAUSE_S)
-        try:
-            await self.start()
-            await self.prove()
-        except TapetumError as error:
-            _log.error("the engine does not start again: %s", error.message)
+        """Until it lives again, or no restart is left."""
+        while self._refusal is not None and self._restarts_left > 0:
+            self._restarts_left -= 1
+            _log.warning("starting the engine again, %d restarts left after this", self._restarts_left)
+            await asyncio.sleep(_RESTART_PAUSE_S)
+            try:
+                await self.start()
+                await self.prove()
+            except TapetumError as error:
+                _log.error("the engine does not start again: %s", error.message)
 
 
 def _input_of(prompt: AnyPrompt) -> PromptInput:

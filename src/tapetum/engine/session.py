@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 
 import zmq
 
 from tapetum.core.config import EngineConfig
-from tapetum.core.errors import CapacityError, EngineDead, TapetumError
+from tapetum.core.errors import CapacityError, EngineDead, EngineError, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog
@@ -58,8 +58,6 @@ class Session:
     def __init__(
         self, config: EngineConfig, builder: str, arena_bytes: int, on_news: OnNews, on_death: OnDeath
     ) -> None:
-        self.arena = Arena(arena_bytes)
-        self.holdings = Holdings(self.arena)
         self.backlog = Backlog()
         self._on_news = on_news
         self._on_death = on_death
@@ -71,11 +69,17 @@ class Session:
         self._death: EngineDead | None = None
         self._questions: dict[int, Future[Answer]] = {}
         self._numbers = count()
-        self._folder = tempfile.mkdtemp(prefix="tapetum-")  # only this user can look into it
         self._sending = threading.Lock()
-        self._commands = self._bound(zmq.PUSH, "commands")
-        self._reports = self._bound(zmq.PULL, "reports")
-        self._process = self._spawn(config, builder)
+        with ExitStack() as held:
+            self.arena = Arena(arena_bytes)
+            held.callback(self.arena.close)
+            self.holdings = Holdings(self.arena)
+            self._folder = tempfile.mkdtemp(prefix="tapetum-")  # only this user can look into it
+            held.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._commands = self._bound(zmq.PUSH, "commands", held)
+            self._reports = self._bound(zmq.PULL, "reports", held)
+            self._process = self._spawn(config, builder)
+            self._held = held.pop_all()  # until the end
         self._reader = threading.Thread(target=self._read, name="tapetum-reports", daemon=True)
         self._reader.start()
 
@@ -107,7 +111,11 @@ class Session:
         self._reader.join()
 
     def add(self, request: Request) -> None:
-        self.send(add_message(request, self.holdings.offsets(request)))
+        try:
+            self.send(add_message(request, self.holdings.offsets(request)))
+        except BaseException:  # no news will come of it
+            self.holdings.let_go(request.request_id)
+            raise
 
     def send(self, command: object) -> None:
         message = encode(command)
@@ -135,8 +143,9 @@ class Session:
             raise answer.error
         return answer
 
-    def _bound(self, kind: int, name: str) -> zmq.Socket[bytes]:
+    def _bound(self, kind: int, name: str, held: ExitStack) -> zmq.Socket[bytes]:
         bound: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+        held.callback(bound.close, linger=0)
         bound.set_hwm(0)
         bound.bind(self._address(name))
         return bound
@@ -167,14 +176,25 @@ class Session:
         return process
 
     def _read(self) -> None:
-        """The thread that hears the engine, until its process has ended and nothing more comes."""
+        """The thread that hears the engine. Whatever goes wrong here, the process ends and everybody is told."""
+        try:
+            error = self._listen()
+        except Exception as fault:
+            _log.exception("the engine cannot be heard any more")
+            error = EngineError(f"its reports cannot be read: {type(fault).__name__}: {fault}")
+            self._process.kill()
+            self._process.wait()
+        self._end(error)
+
+    def _listen(self) -> TapetumError | None:
+        """Until the process has ended and nothing more comes; the error it ended with, if it said one."""
         error: TapetumError | None = None
         while True:
             if not self._reports.poll(200):
                 if self._process.poll() is None:
                     continue
                 if not self._reports.poll(0):
-                    break
+                    return error
             report = decode_report(self._reports.recv())
             match report:
                 case Ready(facts):
@@ -189,7 +209,6 @@ class Session:
                     self._take(number, report)
                 case Failed():
                     error = report.error
-        self._end(error)
 
     def _beat(self, loop_age_s: float, backlog: Backlog) -> None:
         self._last_beat_s, self._loop_age_s, self.backlog = time.monotonic(), loop_age_s, backlog
@@ -215,15 +234,12 @@ class Session:
         for future in questions:
             future.set_exception(EngineDead(death.message))
         with self._sending:
-            self._commands.close(linger=0)
-        self._reports.close(linger=0)
+            self._held.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self.arena.close()
-        shutil.rmtree(Path(self._folder), ignore_errors=True)
         if not self._facts.done():
             self._facts.set_exception(error or death)
-        elif not self._is_stopping:
+        elif self._process.returncode or not self._is_stopping:  # else it has told everybody before its end
             _log.error("%s", death.message)
             self._on_death(death)
 
