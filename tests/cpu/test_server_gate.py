@@ -537,13 +537,13 @@ def test_large_bodies_are_parsed_beside_the_loop(plain: TestServer, monkeypatch:
 
     monkeypatch.setattr(serving, "_QUICK_BYTES", 500)
     threads: list[str] = []
-    parse = route.parse_chat
+    parse = route.parse_question
 
     def spy(body: bytes) -> object:
         threads.append(threading.current_thread().name)
         return parse(body)
 
-    monkeypatch.setattr(route, "parse_chat", spy)
+    monkeypatch.setattr(route, "parse_question", spy)
     plain.chat()
     plain.chat(junk="x" * 1000)
     assert threads[0] != threads[1]

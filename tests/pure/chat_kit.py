@@ -9,15 +9,19 @@ import pytest
 from tapetum.core.errors import RequestError
 from tapetum.core.request import SamplingParams
 from tapetum.server.chat.schema import ChatRequest, parse_chat
-from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.translate import ChatQuestion, question_of
 
 
 def parse(**fields: object) -> ChatRequest:
     return parse_chat(json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode())
 
 
+def ask(**fields: object) -> ChatQuestion:
+    return question_of(parse(**fields))
+
+
 def sampling(**fields: object) -> SamplingParams:
-    return sampling_of(parse(**fields))
+    return ask(**fields).sampling
 
 
 def message(content: object, role: str = "user", **fields: object) -> dict[str, object]:
@@ -27,7 +31,5 @@ def message(content: object, role: str = "user", **fields: object) -> dict[str, 
 def refusal(**fields: object) -> RequestError:
     """The error of a request that is refused somewhere between its bytes and the engine."""
     with pytest.raises(RequestError) as raised:
-        request = parse(**fields)
-        chat_input_of(request)
-        sampling_of(request)
+        ask(**fields)
     return raised.value

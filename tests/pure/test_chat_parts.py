@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tapetum.core.chat import MediaPart
-from tapetum.server.chat.translate import chat_input_of, use_of
-from tests.pure.chat_kit import message, parse, refusal
+from tests.pure.chat_kit import ask, message, refusal
 
 
 def content(*parts: object, **fields: object) -> tuple[str | MediaPart, ...]:
-    (only,) = chat_input_of(parse(messages=[message(list(parts))], **fields)).messages
+    (only,) = ask(messages=[message(list(parts))], **fields).chat.messages
     return only.content
 
 
@@ -47,14 +46,14 @@ def test_a_picture_or_clip_may_be_written_in_several_ways(part: dict, expected: 
 def test_text_comes_as_a_string_or_in_parts() -> None:
     assert content("a", {"type": "text", "text": "b"}, {"type": "input_text", "text": ""}) == ("a", "b", "")
     for value, expected in (("x", ("x",)), ("", ("",)), (None, ()), ([], ())):
-        (only,) = chat_input_of(parse(messages=[message(value)])).messages
+        (only,) = ask(messages=[message(value)]).chat.messages
         assert only.content == expected
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
 def test_pictures_may_come_in_any_role(role: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": URL}]
-    (only,) = chat_input_of(parse(messages=[message(parts, role)])).messages
+    (only,) = ask(messages=[message(parts, role)]).chat.messages
     assert only.role == role
     assert [getattr(part, "source", part) for part in only.content] == ["a", URL]
 
@@ -130,7 +129,7 @@ def test_a_part_that_is_none_is_named(part: object, place: str, words: str) -> N
 
 def test_a_refusal_of_the_assistant_is_not_seen_again() -> None:
     parts = [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "sorry"}]
-    (only,) = chat_input_of(parse(messages=[message(parts, "assistant")])).messages
+    (only,) = ask(messages=[message(parts, "assistant")]).chat.messages
     assert only.content == ("sorry",)
 
 
@@ -147,7 +146,7 @@ def test_calls_and_results_of_earlier_turns_reach_the_template() -> None:
         message([{"type": "image_url", "image_url": URL}], "tool", tool_call_id="c1", name="f"),
         message("so", "assistant", reasoning="newer name"),
     ]
-    _, called, result, thought = chat_input_of(parse(messages=messages)).messages
+    _, called, result, thought = ask(messages=messages).chat.messages
     (call,) = called.tool_calls
     assert (call.id, call.name, call.arguments) == ("c1", "f", '{"a": "ü"}')
     assert (called.content, called.reasoning) == ((), "hm")
@@ -162,7 +161,7 @@ def test_calls_and_results_of_earlier_turns_reach_the_template() -> None:
 )
 def test_arguments_of_a_call_are_the_text_of_an_object(arguments: object, text: str) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
-    (only,) = chat_input_of(parse(messages=[message(None, "assistant", tool_calls=[call])])).messages
+    (only,) = ask(messages=[message(None, "assistant", tool_calls=[call])]).chat.messages
     assert only.tool_calls[0].arguments == text
 
 
@@ -190,11 +189,11 @@ def test_a_message_that_is_none_is_named(fields: dict[str, object], param: str) 
 
 
 def test_tools_are_told_to_the_model_unless_it_shall_call_none() -> None:
-    assert [tool["function"]["name"] for tool in chat_input_of(parse(tools=[TOOL])).tools] == ["f"]
-    assert chat_input_of(parse(tools=[TOOL], tool_choice="none")).tools == ()
-    assert chat_input_of(parse(tools=[])).tools == ()
-    assert not use_of(parse(tools=[TOOL], parallel_tool_calls=False)).is_parallel
-    assert use_of(parse(tools=[TOOL])).is_parallel
+    assert [tool["function"]["name"] for tool in ask(tools=[TOOL]).chat.tools] == ["f"]
+    assert ask(tools=[TOOL], tool_choice="none").chat.tools == ()
+    assert ask(tools=[]).chat.tools == ()
+    assert not ask(tools=[TOOL], parallel_tool_calls=False).use.is_parallel
+    assert ask(tools=[TOOL]).use.is_parallel
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from tapetum.core.chat import ChatInput
 from tapetum.core.errors import InvalidParameter, RequestError
 from tapetum.server.chat.sampling import priority_number
 from tapetum.server.chat.schema import ChatRequest, parse_chat
-from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.translate import question_of
 from tapetum.server.chat.unserved import UnservedFields
 from tapetum.server.errors import NotSupported
-from tests.pure.chat_kit import parse, refusal, sampling
+from tests.pure.chat_kit import ask, parse, refusal, sampling
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
@@ -69,8 +69,7 @@ OTHER_FIELDS = [name for name in ChatRequest.__struct_fields__ if name != "messa
 def test_any_json_is_a_request_or_a_request_error(body: dict[str, object]) -> None:
     try:
         request = parse_chat(json.dumps(body).encode())
-        chat = chat_input_of(request)
-        sampling_of(request)
+        chat = question_of(request).chat
         priority_number(request.priority)
     except RequestError as error:
         assert error.message
@@ -110,9 +109,7 @@ def test_a_field_as_deep_as_the_decoder_allows_does_no_harm(name: str) -> None:
         deep = {"a": deep}
     value = [{"type": "function", "function": {"name": "f", "parameters": deep}}] if name == "tools" else deep
     try:
-        request = parse(**{name: value})
-        chat_input_of(request)
-        sampling_of(request)
+        ask(**{name: value})
     except RequestError as error:
         assert "nested" in error.message
 
@@ -190,6 +187,8 @@ def test_without_a_format_there_is_no_grammar(fields: dict[str, object]) -> None
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [5]}, "guided_choice[0]"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+        ({"guided_json": {"enum": [0] * 2**18}}, "guided_json"),
+        ({"guided_choice": ["x" * 2**18]}, "guided_choice"),
     ],
 )
 def test_a_format_that_is_none_is_named(fields: dict[str, object], param: str) -> None:
@@ -227,6 +226,7 @@ def test_a_format_that_is_none_is_named(fields: dict[str, object], param: str) -
         ({"request_id": "a" * 129}, "request_id"),
         ({"request_id": "ü"}, "request_id"),
         ({"cache_salt": 5}, "cache_salt"),
+        ({"cache_salt": "x" * 1025}, "cache_salt"),
         ({"top_logprobs": 5}, "top_logprobs"),
         ({"priority": "a - at `$.seed`"}, "priority"),
         ({"top_logprobs": 5, "logprobs": False}, "top_logprobs"),
@@ -268,12 +268,12 @@ def test_biases_and_lengths_reach_the_engine() -> None:
     ],
 )
 def test_an_answer_begins_or_goes_on(fields: dict[str, object], adds_prompt: bool, goes_on: bool) -> None:
-    chat = chat_input_of(parse(**fields))
+    chat = ask(**fields).chat
     assert (chat.add_generation_prompt, chat.continue_final_message) == (adds_prompt, goes_on)
 
 
 def test_a_budget_and_arguments_of_the_template_go_along() -> None:
-    chat = chat_input_of(parse(max_visual_tokens=64, chat_template_kwargs={"a": [1]}))
+    chat = ask(max_visual_tokens=64, chat_template_kwargs={"a": [1]}).chat
     assert (chat.max_visual_tokens, chat.template_kwargs) == (64, {"a": [1]})
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.core.errors import InvalidParameter
-from tapetum.text.tools import MAX_DEPTH, ToolChoice, read_arguments, read_tool_choice, read_tools
+from tapetum.text.tools import MAX_DEPTH, ToolChoice, check_size, read_arguments, read_tool_choice, read_tools
 
 LOOK = {"type": "function", "function": {"name": "look"}}
 WAIT = {"type": "function", "function": {"name": "wait"}}
@@ -74,6 +74,9 @@ def test_reading_what_was_read_changes_nothing(name: str) -> None:
         ([function(parameters={"type": "string"})], "tools[0].function.parameters", "schema of an object"),
         ([function(parameters=nested(MAX_DEPTH))], "tools", "nested more than 64 deep"),
         ([function(description="x" * 2**18)], "tools", "limit 262144"),
+        ([function(description='"' * 2**17)], "tools", "limit 262144"),
+        ([function(parameters={"x" * 2**18: 1})], "tools", "limit 262144"),
+        ([function(parameters={"enum": [0] * 2**18})], "tools", "limit 262144"),
         ([function(parameters={"default": float("nan")})], "tools", "no JSON"),
         ([function(parameters={"default": object()})], "tools", "no JSON"),
     ],
@@ -139,9 +142,24 @@ def test_arguments_are_the_text_of_an_object() -> None:
         '{"a": ' + "9" * 5000 + "}",
         '{"a":' * 65 + "1" + "}" * 65,
         "[" * 100_000,
+        '{"a": 1' + " " * 2**18 + "}",
     ],
 )
 def test_arguments_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InvalidParameter, match=r"messages\[1\]") as raised:
         read_arguments(text, "messages[1].tool_calls[0].function.arguments")
     assert len(raised.value.message) < 400
+
+
+def test_no_more_of_a_value_is_looked_at_than_its_limit_allows() -> None:
+    class Endless(list):
+        """A list that says how long it is, and must not be read."""
+
+        def __len__(self) -> int:
+            return 2**40
+
+        def __iter__(self):
+            raise AssertionError("it is looked into")
+
+    with pytest.raises(InvalidParameter, match="limit 262144"):
+        check_size({"a": [Endless()]}, "x")

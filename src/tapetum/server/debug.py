@@ -16,8 +16,7 @@ from starlette.routing import Route
 
 from tapetum.core.media import MediaKind, Span
 from tapetum.core.request import Prompt
-from tapetum.server.chat.schema import parse_chat
-from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.translate import parse_question
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 from tapetum.text.tokenizer import Tokenizer
 
@@ -66,9 +65,9 @@ def routes(serving: Serving) -> list[Route]:
     engine = serving.engine
 
     async def prompt(request: Request) -> Response:
-        asked = await read_as(request, parse_chat)
-        tenant = tenant_of(request.scope, asked.cache_salt)
-        prompt = engine.prompt(chat_input_of(asked), sampling_of(asked), tenant=tenant)
+        question = await read_as(request, parse_question)
+        tenant = tenant_of(request.scope, question.asked.cache_salt)
+        prompt = engine.prompt(question.chat, question.sampling, tenant=tenant)
         return json_response(report(await while_connected(request, prompt), engine.tokenizer))
 
     async def keys(request: Request) -> Response:

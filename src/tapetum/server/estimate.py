@@ -10,18 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tapetum.server.chat.schema import parse_chat
-from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.translate import parse_question
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 
 
 def routes(serving: Serving) -> list[Route]:
-    async def estimate(request: Request) -> Response:
-        asked = await read_as(request, parse_chat)
-        serving.model_name(asked.model)
-        question = serving.engine.estimate(
-            chat_input_of(asked), sampling_of(asked), tenant=tenant_of(request.scope, asked.cache_salt)
-        )
-        return json_response(await while_connected(request, question))
+    async def foretell(request: Request) -> Response:
+        question = await read_as(request, parse_question)
+        serving.model_name(question.asked.model)
+        tenant = tenant_of(request.scope, question.asked.cache_salt)
+        estimate = serving.engine.estimate(question.chat, question.sampling, tenant=tenant)
+        return json_response(await while_connected(request, estimate))
 
-    return [Route("/v1/estimate", estimate, methods=["POST"])]
+    return [Route("/v1/estimate", foretell, methods=["POST"])]

@@ -28,7 +28,7 @@ ANY_MODEL = "default"  # a name that always answers
 TENANT = "tapetum.tenant"  # where the scope of a connection says whose key it came with
 T = TypeVar("T")
 _MAX_RETRY_S = 600.0
-_QUICK_BYTES = 1024**2  # a body of this size is decoded in less time than a thread takes to start on it
+_QUICK_BYTES = 64 * 1024  # a larger body may hold so many messages that others would notice
 
 
 class Serving:

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tapetum.core.errors import EngineError, InvalidParameter, Overloaded, TapetumError
 from tapetum.server.chat.ask import ask_chat
-from tapetum.server.chat.schema import parse_chat
+from tapetum.server.chat.translate import parse_question
 from tapetum.server.chat.wire import ChatAnswer
 from tapetum.server.errors import ErrorDetail, error_body
 from tapetum.server.parse import parsed
@@ -126,9 +126,9 @@ class _Connection:
         """Send the chunks of an answer; the frame that ends it is returned."""
         try:
             with self._serving.frame(self._websocket.scope) as record:
-                asked = await parse_as(body, parse_chat)
-                tenant = tenant_of(self._websocket.scope, asked.cache_salt)
-                reply = await ask_chat(self._serving, asked, tenant=tenant)
+                question = await parse_as(body, parse_question)
+                tenant = tenant_of(self._websocket.scope, question.asked.cache_salt)
+                reply = await ask_chat(self._serving, question, tenant=tenant)
                 record.watch(reply.choices)
                 async with aclosing(reply.chunks()) as chunks:
                     async for chunk in chunks:

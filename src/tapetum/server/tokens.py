@@ -20,8 +20,7 @@ from starlette.routing import Route
 from tapetum.core.chat import MediaPart
 from tapetum.core.errors import InvalidParameter
 from tapetum.engine.prompts import Draft
-from tapetum.server.chat.schema import ChatRequest, parse_chat
-from tapetum.server.chat.translate import chat_input_of, sampling_of
+from tapetum.server.chat.translate import ChatQuestion, parse_question
 from tapetum.server.parse import parsed
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 from tapetum.server.token_names import token_name
@@ -74,7 +73,7 @@ def routes(serving: Serving) -> list[Route]:
         if chat is None:
             token_ids = await asyncio.to_thread(engine.tokenizer.encode, asked.prompt or "")
         else:
-            tenant = tenant_of(request.scope, chat.cache_salt)
+            tenant = tenant_of(request.scope, chat.asked.cache_salt)
             token_ids = await while_connected(request, _chat_tokens(serving, chat, tenant))
         return await asyncio.to_thread(answer, token_ids, bool(asked.return_token_strs))
 
@@ -100,24 +99,23 @@ def routes(serving: Serving) -> list[Route]:
     ]
 
 
-def _parse(body: bytes) -> tuple[TokenizeRequest, ChatRequest | None]:
+def _parse(body: bytes) -> tuple[TokenizeRequest, ChatQuestion | None]:
     """What is asked, and the chat that is to be tokenised, if it is one."""
     asked = parsed(_decode_tokenize, body)
     if asked.is_chat == (asked.prompt is not None):
         raise InvalidParameter(
             "the body has to hold either prompt or messages; send one of them", param="prompt"
         )
-    return asked, parse_chat(body) if asked.is_chat else None
+    return asked, parse_question(body) if asked.is_chat else None
 
 
-async def _chat_tokens(serving: Serving, chat: ChatRequest, tenant: str) -> tuple[int, ...]:
+async def _chat_tokens(serving: Serving, question: ChatQuestion, tenant: str) -> tuple[int, ...]:
     """The tokens of a chat, each picture as so many placeholders as it takes."""
     engine = serving.engine
-    prompt, sampling = chat_input_of(chat), sampling_of(chat)
-    draft = await engine.draft(prompt, sampling)
+    draft = await engine.draft(question.chat, question.sampling)
     lengths: list[int] = []
     if draft.media:
-        estimate = await engine.estimate(prompt, sampling, tenant=tenant)
+        estimate = await engine.estimate(question.chat, question.sampling, tenant=tenant)
         lengths = [media.visual_tokens for media in estimate.media]
     return tuple(_laid_out(draft, lengths, serving))
 

@@ -12,6 +12,7 @@ from tapetum.server.chat.ask import ask_chat
 from tapetum.server.chat.parts import ImageUrlPart, Part, TextPart
 from tapetum.server.chat.sampling import SamplingFields
 from tapetum.server.chat.schema import ChatMessage, ChatRequest, check_chat
+from tapetum.server.chat.translate import ChatQuestion, question_of
 from tapetum.server.chat.wire import ChatAnswer
 from tapetum.server.disclosure import Disclosure, Usage
 from tapetum.server.errors import NotSupported
@@ -36,17 +37,17 @@ _decode = msgspec.json.Decoder(VlmRequest).decode
 
 def routes(serving: Serving) -> list[Route]:
     async def look(request: Request) -> Response:
-        asked = await read_as(request, _parse)
-        tenant = tenant_of(request.scope, asked.cache_salt)
-        reply = await while_connected(request, ask_chat(serving, asked, tenant=tenant))
+        question = await read_as(request, _parse)
+        tenant = tenant_of(request.scope, question.asked.cache_salt)
+        reply = await while_connected(request, ask_chat(serving, question, tenant=tenant))
         record_of(request.scope).watch(reply.choices)
         return json_response(_in_short(await while_connected(request, reply.whole())))
 
     return [Route("/v1/vlm", look, methods=["POST"])]
 
 
-def _parse(body: bytes) -> ChatRequest:
-    """The chat request that a body amounts to; raises RequestError and its children."""
+def _parse(body: bytes) -> ChatQuestion:
+    """The chat that a body amounts to; raises RequestError and its children."""
     asked = parsed(_decode, body)
     if asked.stream or asked.num_choices > 1:
         name = "stream" if asked.stream else "n"
@@ -55,7 +56,7 @@ def _parse(body: bytes) -> ChatRequest:
     chosen = {name: getattr(asked, name) for name in SamplingFields.__struct_fields__}
     request = ChatRequest(messages=[ChatMessage(role="user", content=content)], **chosen)
     check_chat(request)
-    return request
+    return question_of(request)
 
 
 def _in_short(answer: ChatAnswer) -> VlmAnswer:

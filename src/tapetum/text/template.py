@@ -25,7 +25,7 @@ from tapetum.text.reasoning import Thinking, thinking_after
 from tapetum.text.template_data import append_text, message_data
 from tapetum.text.tokenizer import Tokenizer, special_names
 from tapetum.text.tool_prompt import with_calls_told, with_tools_told
-from tapetum.text.tools import check_depth, read_tools
+from tapetum.text.tools import check_size, read_tools
 
 MAX_PROMPT_CHARS = 16 * 1024**2
 MAX_RENDER_S = 10.0
@@ -150,7 +150,7 @@ class ChatTemplate:
         return "".join(pieces)
 
     def _variables(self, chat: ChatInput, disguise: Disguise) -> dict[str, object]:
-        check_depth(chat.template_kwargs, "chat_template_kwargs")
+        check_size(chat.template_kwargs, "chat_template_kwargs")
         tools = [tool.as_data() for tool in read_tools(chat.tools)]
         messages = chat.messages
         if not self.abilities.has_tool_calls:

@@ -18,7 +18,7 @@ from tapetum.core.errors import InvalidParameter
 ToolStyle = Literal["hermes", "llama3_json", "mistral"]  # how a family of models writes its calls
 
 MAX_TOOLS = 128
-MAX_TOOLS_CHARS = 2**18  # of all tools of a request, as JSON
+MAX_JSON_CHARS = 2**18  # of all tools of a request, of the arguments of a call, of a schema
 MAX_DEPTH = 64  # of lists and objects in one another
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -59,7 +59,7 @@ def read_tools(given: object, param: str = "tools") -> tuple[Tool, ...]:
         raise InvalidParameter(f"{param} is {shown(given)}, must be a list of tools", param=param)
     if len(given) > MAX_TOOLS:
         raise InvalidParameter(f"{param} has {len(given)} tools, limit {MAX_TOOLS}; send fewer", param=param)
-    check_json(list(given), param, MAX_TOOLS_CHARS)
+    json_text(list(given), param)
     tools = tuple(_read_tool(entry, f"{param}[{index}]") for index, entry in enumerate(given))
     names = [tool.name for tool in tools]
     for name in names:
@@ -97,33 +97,40 @@ def read_tool_choice(given: object, tools: Sequence[Tool]) -> ToolChoice:
 
 def read_arguments(text: str, param: str) -> dict[str, object]:
     """The arguments of a call in an earlier turn, as templates want them: parsed. No text is no arguments."""
+    if len(text) > MAX_JSON_CHARS:
+        raise _too_long(param, len(text))
     try:
         value = json.loads(text, parse_constant=_refuse_constant) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise InvalidParameter(f"{param} is {shown(text)}, no JSON: {error}", param=param) from error
     if not isinstance(value, dict):
         raise InvalidParameter(f"{param} is {shown(text)}, must be the JSON text of an object", param=param)
-    check_depth(value, param)
+    check_size(value, param)
     return value
 
 
-def check_json(value: object, param: str, max_chars: int) -> None:
-    """Raises InvalidParameter where `value` cannot be written as JSON within the limits."""
-    check_depth(value, param)
+def json_text(value: object, param: str) -> str:
+    """`value` as JSON; raises InvalidParameter where it cannot be written within the limits."""
+    check_size(value, param)
     try:
-        num_chars = len(json.dumps(value, ensure_ascii=False, allow_nan=False, default=dict))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=dict)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"{param} is no JSON: {error}", param=param) from error
-    if num_chars > max_chars:
-        raise InvalidParameter(
-            f"{param} has {num_chars} characters, limit {max_chars}; shorten it", param=param
-        )
+    if len(text) > MAX_JSON_CHARS:
+        raise _too_long(param, len(text))
+    return text
 
 
-def check_depth(value: object, param: str) -> None:
-    """Level by level, so that no depth of nesting can exhaust the stack."""
-    level = [value]
+def check_size(value: object, param: str) -> None:
+    """Raises InvalidParameter for what is nested too deeply, or surely too long as JSON.
+
+    Level by level, so that no depth can exhaust the stack, and no further than the limit: a client may send any size.
+    """
+    level, num_chars = [value], 0
     for _ in range(MAX_DEPTH + 1):
+        num_chars += sum(map(_least_chars, level))
+        if num_chars > MAX_JSON_CHARS:
+            raise _too_long(param, num_chars)
         level = [inner for outer in level for inner in _inner(outer)]
         if not level:
             return
@@ -180,8 +187,18 @@ def _chosen_name(given: object) -> str:
 
 def _inner(value: object) -> Sequence[object]:
     if isinstance(value, Mapping):
-        return tuple(value.values())
+        return (*value, *value.values())
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def _least_chars(value: object) -> int:
+    return len(value) if isinstance(value, (str, list, tuple, Mapping)) else 1
+
+
+def _too_long(param: str, num_chars: int) -> InvalidParameter:
+    return InvalidParameter(
+        f"{param} has {num_chars} characters or more as JSON, limit {MAX_JSON_CHARS}; shorten it", param=param
+    )
 
 
 def _refuse_constant(name: str) -> object:

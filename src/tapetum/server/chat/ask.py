@@ -10,9 +10,8 @@ from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import Grammar
 from tapetum.server.chat.reply import Reply
 from tapetum.server.chat.sampling import priority_number
-from tapetum.server.chat.schema import ChatRequest
 from tapetum.server.chat.tools import ToolUse
-from tapetum.server.chat.translate import chat_input_of, sampling_of, use_of
+from tapetum.server.chat.translate import ChatQuestion
 from tapetum.server.chat.voice import Voice
 from tapetum.server.serving import Serving
 from tapetum.text.reasoning import ReasoningStream, Thinking
@@ -21,21 +20,21 @@ from tapetum.text.tool_grammar import tool_grammar
 from tapetum.text.tools import ToolStyle
 
 
-async def ask_chat(serving: Serving, asked: ChatRequest, *, tenant: str) -> Reply:
+async def ask_chat(serving: Serving, question: ChatQuestion, *, tenant: str) -> Reply:
     """Hand the request to the engine. Everything that can be refused is refused from here, as a TapetumError.
 
     The engine names its request itself: the id a client gave may be in use, and only comes back to it.
     """
+    asked, sampling, use = question.asked, question.sampling, question.use
     model = serving.model_name(asked.model)
     engine = serving.engine
     template = engine.files.template
     num_waiting = engine.num_waiting
-    chat, sampling, use = chat_input_of(asked), sampling_of(asked), use_of(asked)
     style = template.abilities.tool_style
     # An answer that is held to a format from its first token has no room for thoughts.
-    thinking = template.thinking(chat) if sampling.grammar is None else "never"
+    thinking = template.thinking(question.chat) if sampling.grammar is None else "never"
     generation = await engine.submit(
-        chat,
+        question.chat,
         replace(sampling, grammar=_with_tools(sampling.grammar, use, style, thinking)),
         priority=priority_number(asked.priority),
         timeout_s=asked.timeout_s,

@@ -5,15 +5,15 @@ Owns the shapes and that only one of them is asked for. Whether a grammar can be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tapetum.core.errors import InvalidParameter, RequestError
+from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import Grammar, GrammarKind
 from tapetum.server.chat.unserved import UnservedFields
+from tapetum.text.tools import json_text
 
 JsonSchema = dict[str, object] | bool
 Choices = Annotated[list[str], Meta(min_length=1)]
@@ -99,20 +99,13 @@ def _any_object(param: str, is_asked: bool | None) -> Grammar | None:
 def _schema(param: str, schema: str | JsonSchema | None) -> Grammar | None:
     if schema is None:
         return None
-    source = schema if isinstance(schema, str) else _as_text(schema)
+    source = schema if isinstance(schema, str) else json_text(schema, param)
     return Grammar(kind="json_schema", source=source, param=param)
 
 
 def _choice(param: str, choice: Sequence[str] | None) -> Grammar | None:
-    return None if choice is None else Grammar(kind="choice", source=_as_text(choice), param=param)
+    return None if choice is None else Grammar(kind="choice", source=json_text(choice, param), param=param)
 
 
 def _written(param: str, kind: GrammarKind, source: str | None) -> Grammar | None:
     return None if source is None else Grammar(kind=kind, source=source, param=param)
-
-
-def _as_text(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except RecursionError as error:
-        raise RequestError("a JSON schema is nested too deeply; flatten it") from error

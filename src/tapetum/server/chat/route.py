@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tapetum.server.chat.ask import ask_chat
-from tapetum.server.chat.schema import parse_chat
+from tapetum.server.chat.translate import parse_question
 from tapetum.server.events import events
 from tapetum.server.logs import REQUEST_ID, record_of
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
@@ -16,11 +16,11 @@ from tapetum.server.stream import EventStream
 
 def routes(serving: Serving) -> list[Route]:
     async def chat(request: Request) -> Response:
-        asked = await read_as(request, parse_chat)
-        tenant = tenant_of(request.scope, asked.cache_salt)
-        reply = await while_connected(request, ask_chat(serving, asked, tenant=tenant))
+        question = await read_as(request, parse_question)
+        tenant = tenant_of(request.scope, question.asked.cache_salt)
+        reply = await while_connected(request, ask_chat(serving, question, tenant=tenant))
         record_of(request.scope).watch(reply.choices)
-        if asked.stream:
+        if question.asked.stream:
             response: Response = EventStream(events(reply.chunks()))
         else:
             response = json_response(await while_connected(request, reply.whole()))

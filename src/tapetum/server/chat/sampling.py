@@ -13,6 +13,7 @@ from tapetum.core.request import SamplingParams
 from tapetum.server.chat.formats import FormatFields, grammar_of
 
 MAX_CHOICES = 128
+MAX_SALT = 1024  # characters; it is part of every key
 MAX_TIMEOUT_S = 86_400  # a day
 PriorityClass = Literal["interactive", "standard", "economy", "background"]
 Priority = PriorityClass | Annotated[int, Meta(ge=-1000, le=1000)]
@@ -47,7 +48,7 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
     return_token_ids: bool | None = None
-    cache_salt: str | None = None
+    cache_salt: Annotated[str, Meta(max_length=MAX_SALT)] | None = None
     priority: Priority | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     request_id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")] | None = (

@@ -5,7 +5,6 @@ Owns the shape of earlier calls. What a tool is and how a model writes a call is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,15 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from tapetum.core.chat import ToolCall
-from tapetum.text.tools import (
-    MAX_TOOLS_CHARS,
-    Tool,
-    ToolChoice,
-    check_json,
-    read_arguments,
-    read_tool_choice,
-    read_tools,
-)
+from tapetum.text.tools import Tool, ToolChoice, json_text, read_arguments, read_tool_choice, read_tools
 
 
 class FunctionCall(Struct, frozen=True, kw_only=True):
@@ -66,6 +57,5 @@ def _call(entry: CallEntry, place: str) -> ToolCall:
         text = given
         read_arguments(text, param)
     else:
-        check_json(given, param, MAX_TOOLS_CHARS)
-        text = json.dumps(given, ensure_ascii=False)
+        text = json_text(given, param)
     return ToolCall(id=entry.id, name=entry.function.name, arguments=text.strip() or "{}")

@@ -5,15 +5,38 @@ Owns no validation of types (schema) and none of ranges (core).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tapetum.core.chat import ChatInput, Message
 from tapetum.core.request import SamplingParams
 from tapetum.server.chat.parts import Options, content_of
 from tapetum.server.chat.sampling import sampling_params
-from tapetum.server.chat.schema import ChatMessage, ChatRequest, MediaIO
+from tapetum.server.chat.schema import ChatMessage, ChatRequest, MediaIO, parse_chat
 from tapetum.server.chat.tools import ToolUse, calls_of, tool_use_of
 
 
-def chat_input_of(asked: ChatRequest) -> ChatInput:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChatQuestion:
+    """A chat request with what the engine is asked for it."""
+
+    asked: ChatRequest
+    chat: ChatInput
+    sampling: SamplingParams
+    use: ToolUse
+
+
+def parse_question(body: bytes) -> ChatQuestion:
+    """From the bytes of a body; raises RequestError and its children."""
+    return question_of(parse_chat(body))
+
+
+def question_of(asked: ChatRequest) -> ChatQuestion:
+    """Raises InvalidParameter and its children."""
+    use = tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
+    return ChatQuestion(asked=asked, chat=_chat_input(asked, use), sampling=_sampling(asked), use=use)
+
+
+def _chat_input(asked: ChatRequest, use: ToolUse) -> ChatInput:
     options = _options(asked)
     adds_prompt = asked.add_generation_prompt
     return ChatInput(
@@ -23,22 +46,18 @@ def chat_input_of(asked: ChatRequest) -> ChatInput:
         template_kwargs=asked.chat_template_kwargs or {},
         add_generation_prompt=not asked.continue_final_message if adds_prompt is None else adds_prompt,
         continue_final_message=bool(asked.continue_final_message),
-        tools=tuple(tool.as_data() for tool in use_of(asked).tools),
+        tools=tuple(tool.as_data() for tool in use.tools),
         max_visual_tokens=asked.max_visual_tokens,
     )
 
 
-def sampling_of(asked: ChatRequest) -> SamplingParams:
+def _sampling(asked: ChatRequest) -> SamplingParams:
     newer = asked.max_completion_tokens
     return sampling_params(
         asked,
         max_tokens=asked.max_tokens if newer is None else newer,
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
-
-
-def use_of(asked: ChatRequest) -> ToolUse:
-    return tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
 
 
 def _options(asked: ChatRequest) -> Options:

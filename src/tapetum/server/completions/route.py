@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tapetum.core.chat import TextInput
+from tapetum.core.request import SamplingParams
 from tapetum.engine.choices import Choices
 from tapetum.engine.generation import Generation
 from tapetum.server.chat.sampling import priority_number
@@ -24,13 +25,13 @@ from tapetum.server.stream import EventStream
 
 def routes(serving: Serving) -> list[Route]:
     async def complete(request: Request) -> Response:
-        asked = await read_as(request, parse_completion)
+        asked, sampling = await read_as(request, _parse)
         model = serving.model_name(asked.model)
         engine = serving.engine
         num_waiting = engine.num_waiting
         prompts = text_inputs(asked.prompt, engine.facts.max_model_len - 1)
         tenant = tenant_of(request.scope, asked.cache_salt)
-        sources = await while_connected(request, _submitted(serving, prompts, asked, tenant))
+        sources = await while_connected(request, _submitted(serving, prompts, asked, sampling, tenant))
         record_of(request.scope).watch(*sources)
         reply = CompletionReply(
             prompts, sources, asked, model=model, tokenizer=engine.tokenizer, num_waiting=num_waiting
@@ -42,11 +43,19 @@ def routes(serving: Serving) -> list[Route]:
     return [Route("/v1/completions", complete, methods=["POST"])]
 
 
+def _parse(body: bytes) -> tuple[CompletionRequest, SamplingParams]:
+    asked = parse_completion(body)
+    return asked, sampling_of(asked)
+
+
 async def _submitted(
-    serving: Serving, prompts: Sequence[TextInput], asked: CompletionRequest, tenant: str
+    serving: Serving,
+    prompts: Sequence[TextInput],
+    asked: CompletionRequest,
+    sampling: SamplingParams,
+    tenant: str,
 ) -> list[Choices]:
     """All prompts, taken by the engine; when one is refused none of them runs."""
-    sampling = sampling_of(asked)
     submissions = [
         asyncio.ensure_future(
             serving.engine.submit(

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tapetum.server.chat.ask import ask_chat
-from tapetum.server.chat.schema import ChatRequest
+from tapetum.server.chat.translate import ChatQuestion, question_of
 from tapetum.server.logs import record_of
 from tapetum.server.responses.reply import ResponsesReply
 from tapetum.server.responses.schema import ResponsesRequest, parse_responses
@@ -18,9 +18,9 @@ from tapetum.server.stream import EventStream
 
 def routes(serving: Serving) -> list[Route]:
     async def respond(request: Request) -> Response:
-        asked, as_chat = await read_as(request, _parse)
+        asked, question = await read_as(request, _parse)
         tenant = tenant_of(request.scope, asked.cache_salt)
-        chat = await while_connected(request, ask_chat(serving, as_chat, tenant=tenant))
+        chat = await while_connected(request, ask_chat(serving, question, tenant=tenant))
         record_of(request.scope).watch(chat.choices)
         reply = ResponsesReply(chat, asked)
         if asked.stream:
@@ -30,6 +30,6 @@ def routes(serving: Serving) -> list[Route]:
     return [Route("/v1/responses", respond, methods=["POST"])]
 
 
-def _parse(body: bytes) -> tuple[ResponsesRequest, ChatRequest]:
+def _parse(body: bytes) -> tuple[ResponsesRequest, ChatQuestion]:
     asked = parse_responses(body)
-    return asked, chat_request_of(asked)
+    return asked, question_of(chat_request_of(asked))
