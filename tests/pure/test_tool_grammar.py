@@ -39,7 +39,7 @@ NAMED = ToolChoice(mode="named", name="look")
 
 def matcher(grammar: Grammar | None) -> llguidance.LLMatcher:
     assert grammar is not None
-    assert grammar.kind == "lark"
+    assert grammar.kind == "tools"
     found = llguidance.LLMatcher(LL_TOKENIZER, llguidance.LLMatcher.grammar_from_lark(grammar.source))
     assert not found.is_error(), found.get_error()
     return found

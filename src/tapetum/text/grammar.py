@@ -9,20 +9,26 @@ go of the interpreter lock while it works.
     regex         text that matches from its first to its last character
     choice        one of a JSON list of strings
     lark          text of a Lark grammar in llguidance's dialect; llama.cpp's GBNF is read too
+    tools         what `tool_grammar` writes
+
+Numbers of JSON and of calls come to an end, whatever their schema says (numbers.py).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import llguidance
 
 from tapetum.core.checks import shown
 from tapetum.core.errors import EngineError, InvalidParameter
 from tapetum.core.request import Grammar
+from tapetum.text.numbers import Numbers
+from tapetum.text.schemas import bounded, flaw_of, stated_numbers
 from tapetum.text.tokenizer import Tokenizer
 
-MAX_CHARS = 2**18  # of a source
+MAX_CHARS = 2**18  # of what a client has written
 _MAX_REASON = 300  # characters of what the library says
 _NUM_TRIED = 8  # tokens; some costs of a grammar show only once an answer has begun
 _WHITESPACE = " "  # one space at most, since a model may prefer white space to coming to an end
@@ -35,6 +41,9 @@ def check_grammar(grammar: Grammar, tokenizer: Tokenizer) -> None:
     It can be written for this to take very long; `trial` puts a bound on that.
     """
     constraint = Constraint(grammar, tokenizer, frozenset())
+    for schema in _schemas(grammar):
+        if flaw := flaw_of(schema):
+            raise refusal(grammar.param, flaw)
     for _ in range(_NUM_TRIED):
         if constraint.is_over:
             return
@@ -52,14 +61,19 @@ class Constraint:
         self._param = grammar.param
         self._ends = ends
         self._end_mark = tokenizer.trie.eos_token
-        self._matcher = llguidance.LLMatcher(tokenizer.trie, _compiled(grammar), log_level=0, limits=_LIMITS)
+        self._trie = tokenizer.trie
+        self._matcher = llguidance.LLMatcher(self._trie, _compiled(grammar), log_level=0, limits=_LIMITS)
+        self._numbers = _numbers(grammar, tokenizer)
         self._look_ahead()
         if self._is_over:
             raise refusal(grammar.param, "only an answer without text satisfies it")
 
     @property
     def mask(self) -> bytes:
-        """The tokens that may come next, one bit each, from the lowest bit of the first byte; the rest may not."""
+        """The tokens that may come next, one bit each, from the lowest bit of the first byte; the rest may not.
+
+        Where one text alone can follow, it may be just the token which that is usually written with.
+        """
         return self._mask
 
     @property
@@ -78,6 +92,8 @@ class Constraint:
             raise EngineError(f"token {token_id} is not one that the grammar allows here")
         if not self._matcher.consume_token(token_id):
             raise refusal(self._param, _reason(self._matcher))
+        if self._numbers is not None:
+            self._numbers.read(self._trie.decode_bytes([token_id]))
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -85,17 +101,26 @@ class Constraint:
         if self._matcher.is_error():
             raise refusal(self._param, _reason(self._matcher))
         _set(mask, self._end_mark, False)
-        self._is_over = mask.count(0) == len(mask)
-        if self._matcher.is_accepting():
+        can_end = self._matcher.is_accepting()
+        if self._numbers is not None:
+            short = self._numbers.keep_short(mask)
+            mask = short if can_end or not _is_empty(short) else mask
+        self._is_over = _is_empty(mask)
+        if can_end:
             for token_id in self._ends:
                 _set(mask, token_id, True)
         self._mask = bytes(mask)
 
 
+def check_size(grammar: Grammar) -> None:
+    """Raises InvalidParameter. Tools have been measured as their client wrote them."""
+    if len(grammar.source) > MAX_CHARS and grammar.kind != "tools":
+        raise refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
+
+
 def _compiled(grammar: Grammar) -> str:
     """The grammar in the library's own form, which it has yet to read."""
-    if len(grammar.source) > MAX_CHARS:
-        raise refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
+    check_size(grammar)
     try:
         grammar.source.encode()
         match grammar.kind:
@@ -107,7 +132,7 @@ def _compiled(grammar: Grammar) -> str:
                 return llguidance.LLMatcher.grammar_from_regex(grammar.source)
             case "choice":
                 return llguidance.LLMatcher.grammar_from_lark(_alternatives(json.loads(grammar.source)))
-            case "lark":
+            case "lark" | "tools":
                 return llguidance.grammar_from("grammar", grammar.source)
     except RecursionError as error:
         raise refusal(grammar.param, "it is nested too deeply") from error
@@ -121,9 +146,28 @@ def _schema(schema: object) -> str:
     if not isinstance(schema, dict):
         raise ValueError(f"the schema is {shown(schema)}, must be an object")
     return llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(schema),
+        json.dumps(bounded(schema)),
         overrides={"whitespace_pattern": _WHITESPACE, "lenient": False, "coerce_one_of": False},
     )
+
+
+def _schemas(grammar: Grammar) -> Iterator[object]:
+    """The JSON schemas in a grammar that has been read."""
+    if grammar.kind == "json_schema":
+        yield json.loads(grammar.source)
+    elif grammar.kind == "tools":
+        for line in grammar.source.split("\n"):
+            _, mark, schema = line.partition(" %json ")
+            if mark:
+                yield json.loads(schema)
+
+
+def _numbers(grammar: Grammar, tokenizer: Tokenizer) -> Numbers | None:
+    """None where an answer is no JSON."""
+    if grammar.kind not in ("json_object", "json_schema", "tools"):
+        return None
+    stated = (number for schema in _schemas(grammar) for number in stated_numbers(schema))
+    return Numbers(tokenizer.number_tokens, stated, in_calls=grammar.kind == "tools")
 
 
 def _alternatives(choices: object) -> str:
@@ -144,6 +188,10 @@ def _first(mask: bytes) -> int:
     place = next(place for place, byte in enumerate(mask) if byte)
     byte = mask[place]
     return 8 * place + (byte & -byte).bit_length() - 1
+
+
+def _is_empty(mask: bytearray) -> bool:
+    return mask.count(0) == len(mask)
 
 
 def _set(mask: bytearray, token_id: int, is_allowed: bool) -> None:

@@ -18,7 +18,7 @@ import tokenizers
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
 from tapetum.core.files import read_json
 from tapetum.core.media import MediaKind
-from tapetum.text.vocabulary import build_trie
+from tapetum.text.vocabulary import NumberTokens, build_trie, number_tokens
 
 _SLICE = 32_768  # characters of a long text that are counted at a time
 _LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can add
@@ -122,6 +122,11 @@ class Tokenizer:
         """
         mark = min(self.media_tokens or self.special_ids)
         return build_trie(self.to_json(), special_ids=self.special_ids, end_mark=mark)
+
+    @cached_property
+    def number_tokens(self) -> NumberTokens:
+        """The tokens that go on with a number; found at its first use."""
+        return number_tokens(self.trie)
 
     def to_json(self) -> str:
         """What a tokenizer of another process is made from, together with `media_tokens`."""

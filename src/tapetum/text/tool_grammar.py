@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tapetum.core.request import Grammar
 from tapetum.text.reasoning import Thinking
+from tapetum.text.schemas import bounded
 from tapetum.text.tool_calls import FORMS
 from tapetum.text.tools import Tool, ToolChoice, ToolStyle
 
@@ -19,7 +20,7 @@ open[lazy]: TEXT "<tool_call>"
 thought[lazy]: TEXT "</think>"
 think[lazy]: "<think>" TEXT "</think>"
 TEXT: /(.|\\n)*/
-WHITE: /[ \\t\\n]*/
+WHITE: /[ \\t\\n]{0,8}/
 """
 _BEFORE_CALLS = {"never": "", "perhaps": "(think WHITE)? ", "open": "thought WHITE "}
 # As json.dumps writes it, which is what models have read; free white space is where small models get lost.
@@ -50,7 +51,7 @@ def tool_grammar(
     else:
         start = _BEFORE_CALLS[thinking] + _forced(is_several, style)
     rules = [f"start: {start}", *_call_rules(callable_tools, style)]
-    return Grammar(kind="lark", source="%llguidance {}\n" + "\n".join(rules) + "\n" + _RULES, param="tools")
+    return Grammar(kind="tools", source="%llguidance {}\n" + "\n".join(rules) + "\n" + _RULES, param="tools")
 
 
 def _free(is_several: bool, thinking: Thinking) -> str:
@@ -83,7 +84,10 @@ def _call_rules(tools: Sequence[Tool], style: ToolStyle) -> list[str]:
 
 
 def _schema(tool: Tool) -> dict[str, object]:
-    return {**tool.parameters, "x-guidance": {**_SPACING, "lenient": not tool.strict}}
+    return {
+        **bounded(tool.parameters, is_lenient=not tool.strict),
+        "x-guidance": {**_SPACING, "lenient": not tool.strict},
+    }
 
 
 def _quoted(text: str) -> str:

@@ -19,7 +19,7 @@ import tokenizers
 
 from tapetum.core.errors import CapacityError, InvalidParameter, Overloaded
 from tapetum.core.request import Grammar
-from tapetum.text.grammar import MAX_CHARS, check_grammar, refusal
+from tapetum.text.grammar import check_grammar, check_size, refusal
 from tapetum.text.tokenizer import Tokenizer
 
 MAX_CPU_S = 1.0  # of one grammar; nearly all take milliseconds
@@ -40,8 +40,7 @@ class Trials:
 
     def check(self, grammar: Grammar) -> None:
         """Raises InvalidParameter for a grammar that cannot be kept to or costs too much; blocks meanwhile."""
-        if len(grammar.source) > MAX_CHARS:
-            raise refusal(grammar.param, f"it has {len(grammar.source)} characters, limit {MAX_CHARS}")
+        check_size(grammar)
         if not self._lock.acquire(timeout=_MAX_WAIT_S):
             raise Overloaded(f"other grammars have been compiled for {_MAX_WAIT_S:g} s; try again later")
         try:
@@ -119,7 +118,7 @@ def main() -> None:
     lines = iter(sys.stdin.buffer.readline, b"")
     text, media_tokens = json.loads(next(lines))
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text), media_tokens=dict(media_tokens))
-    assert tokenizer.trie.vocab_size, "made before the clock runs"
+    assert tokenizer.number_tokens is not None, "made before the clock runs, as is the trie"
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     _answer(None)
     for line in lines:

@@ -9,12 +9,18 @@ characters first would write another text, which the grammar forbids.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 
 import llguidance
 import tokenizers
 
 _OF_THE_VOCABULARY = ("Prepend", "Replace", "ByteLevel")  # how a vocabulary spells text, which stays the same
+_NUMBER = re.compile(rb"([0-9.eE+-]+)(?:[\s,\]}].*)?", re.DOTALL)
+
+NumberTokens = Mapping[
+    bytes, tuple[int, ...]
+]  # those that go on with a number of JSON, by what they add to it
 
 
 def build_trie(tokenizer_json: str, *, special_ids: Collection[int], end_mark: int) -> llguidance.LLTokenizer:
@@ -27,6 +33,16 @@ def build_trie(tokenizer_json: str, *, special_ids: Collection[int], end_mark: i
         return trie
     words = _Words(trie, special_ids, exact_json)
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(words))
+
+
+def number_tokens(trie: llguidance.LLTokenizer) -> NumberTokens:
+    found: dict[bytes, list[int]] = {}
+    for token_id in range(trie.vocab_size):
+        if (match := _NUMBER.fullmatch(trie.decode_bytes([token_id]))) and not trie.is_special_token(
+            token_id
+        ):
+            found.setdefault(match[1], []).append(token_id)
+    return {head: tuple(ids) for head, ids in found.items()}
 
 
 def _exact(normalizer: Mapping[str, object] | None) -> Mapping[str, object] | None:
