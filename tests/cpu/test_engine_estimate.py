@@ -53,6 +53,15 @@ async def test_it_counts_what_the_request_then_has(service):
     await generation.output()
 
 
+async def test_an_answer_of_no_stated_length_counts_as_long_as_it_may_be(service):
+    estimate = await service.estimate(chat("Hello"))
+    generation = await service.submit(chat("Hello"))
+    longest = generation._request.max_tokens
+    assert longest > 1
+    assert estimate.kv_bytes == (estimate.prompt_tokens + longest - 1) * service.facts.kv_bytes_per_token
+    await generation.output()
+
+
 async def test_what_is_on_the_device_takes_no_encode(service):
     prompt = chat(picture(120, 120), "What is it?")
     before = (await service.estimate(prompt)).media[0]

@@ -60,6 +60,7 @@ def check_error(body: object, *, param: str | None, code: str, kind: str = "inva
 
 UNSERVED = {
     "best_of": 2,
+    "chat_template": "{{ 1 }}",
     "functions": [{"name": "f"}],
     "modalities": ["text", "audio"],
     "reuse": {"near_duplicate": True},

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.model import ModelFacts
-from tapetum.core.request import SamplingParams
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.prompts import PromptPlan
 
@@ -46,8 +45,9 @@ def workload_of(plan: PromptPlan) -> Workload:
 
 
 def estimate_of(
-    plan: PromptPlan, sampling: SamplingParams, forecast: Forecast, config: EngineConfig, facts: ModelFacts
+    plan: PromptPlan, max_tokens: int | None, forecast: Forecast, config: EngineConfig, facts: ModelFacts
 ) -> Estimate:
+    """`max_tokens` of answer, None = what fits the context."""
     media = tuple(
         MediaEstimate(
             original=geometry.original,
@@ -61,7 +61,7 @@ def estimate_of(
             plan.geometries, forecast.encode_s, forecast.is_resident, strict=True
         )
     )
-    num_answer = max(1, min(sampling.max_tokens or 1, facts.max_model_len))
+    num_answer = max_tokens or max(1, facts.max_model_len - plan.num_tokens)
     reason = _obstacle(plan, num_answer, config, facts)
     return Estimate(
         prompt_tokens=plan.num_tokens,

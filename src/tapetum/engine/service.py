@@ -154,7 +154,10 @@ class AsyncEngine:
             partial(front.prompts.plan, _input_of(prompt), chosen, tenant=tenant, loads=loads), loads
         )
         forecast = await asyncio.to_thread(self._link.forecast, workload_of(plan))
-        return estimate_of(plan, chosen, forecast, self._link.config, self.facts)
+        max_tokens = chosen.max_tokens
+        if max_tokens is None and (default := front.files.defaults.max_new_tokens) is not None:
+            max_tokens = min(default, max(1, self.facts.max_model_len - plan.num_tokens))
+        return estimate_of(plan, max_tokens, forecast, self._link.config, self.facts)
 
     @property
     def is_healthy(self) -> bool:

@@ -18,6 +18,7 @@ class UnservedFields(Struct, frozen=True, kw_only=True):
     audio: object = None
     bad_words: object = None
     best_of: object = None
+    chat_template: object = None
     documents: object = None
     echo: object = None
     function_call: object = None
