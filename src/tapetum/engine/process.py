@@ -163,6 +163,7 @@ class _Server:
             patches=patches,
             fetch_s=message.fetch_s,
             decode_s=message.decode_s,
+            resize_s=message.resize_s,
         )
 
     def _answer(self, ask: Ask) -> None:

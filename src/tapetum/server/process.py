@@ -10,7 +10,7 @@ import ctypes
 import gc
 import sys
 
-_TURN_S = 0.001  # how long another thread may go on once the loop wants the interpreter; Python's default is 5 ms
+_TURN_S = 0.001  # how long another thread may go on once the loop wants the interpreter; by default 5 ms
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 1024**2
 
