@@ -32,7 +32,7 @@ from tapetum.server.serving import TENANT, Serving
 _log = logging.getLogger(__name__)
 OPEN = PROBES | {"/version", "/openapi.json", "/docs"}  # for all; the rest wants a key where there are keys
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SUBPROTOCOL = "tapetum"  # browsers can send a key to a WebSocket only as the name of a further protocol
+SUBPROTOCOL = "tapetum"  # browsers can send a key to a WebSocket only as the name of a further protocol
 _LIMITS = {"rps": (0.001, 1e6), "concurrent": (1, 1e6)}
 
 
@@ -88,7 +88,7 @@ def _given_key(scope: Scope) -> bytes:
     if kind.lower() == b"bearer":
         return bytes(key.strip())
     protocols = scope.get("subprotocols", ())
-    return protocols[1].encode() if len(protocols) == 2 and protocols[0] == _SUBPROTOCOL else b""
+    return protocols[1].encode() if len(protocols) == 2 and protocols[0] == SUBPROTOCOL else b""
 
 
 def _digest(key: bytes) -> bytes:

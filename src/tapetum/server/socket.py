@@ -18,6 +18,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tapetum.core.errors import EngineError, InvalidParameter, Overloaded, TapetumError
+from tapetum.server.auth import SUBPROTOCOL
 from tapetum.server.chat.ask import ask_chat
 from tapetum.server.chat.translate import parse_question
 from tapetum.server.chat.wire import ChatAnswer
@@ -28,7 +29,6 @@ from tapetum.server.stream import as_json
 
 _log = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 128  # requests of one connection
-SUBPROTOCOL = "tapetum"  # for browsers, which can send their key only beside the name of a protocol
 Id = Annotated[str, Meta(max_length=256)] | int
 
 

@@ -15,8 +15,7 @@ from tapetum.core.errors import InvalidParameter
 from tapetum.server.chat.parts import PART_TYPES, Part, check_parts
 from tapetum.server.chat.sampling import SamplingFields
 from tapetum.server.chat.tools import CallEntry
-from tapetum.server.chat.unserved import refuse_unserved
-from tapetum.server.errors import NotSupported
+from tapetum.server.chat.unserved import refuse_unserved, unserved
 from tapetum.server.parse import parsed
 
 
@@ -74,8 +73,7 @@ def check_chat(request: ChatRequest) -> None:
     """What the types of the fields do not say; raises InvalidParameter and its children."""
     refuse_unserved(request)
     if request.stream_options and request.stream_options.continuous_usage_stats:
-        name = "stream_options.continuous_usage_stats"
-        raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
+        raise unserved("stream_options.continuous_usage_stats")
     for index, message in enumerate(request.messages):
         _check_message(message, f"messages[{index}]")
     if request.continue_final_message and request.add_generation_prompt:
@@ -93,9 +91,7 @@ def check_chat(request: ChatRequest) -> None:
 def _check_message(message: ChatMessage, place: str) -> None:
     for name in ("function_call", "audio"):
         if getattr(message, name):
-            raise NotSupported(
-                f"{place}.{name} is not supported by this version; leave it out", param=f"{place}.{name}"
-            )
+            raise unserved(f"{place}.{name}")
     if message.tool_calls and message.role != "assistant":
         raise InvalidParameter(
             f"{place} is of role {message.role!r:.40} and has tool_calls, only the assistant calls; leave them out",

@@ -6,7 +6,7 @@ expect.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -63,7 +63,17 @@ _ASK_FOR_NOTHING: dict[str, tuple[object, ...]] = {
 
 def refuse_unserved(asked: UnservedFields, *, but: Collection[str] = ()) -> None:
     """Raises NotSupported for the first field that asks for something; `but`: those that a route does serve."""
-    for name in UnservedFields.__struct_fields__:
+    names = [name for name in UnservedFields.__struct_fields__ if name not in but]
+    refuse(asked, {name: _ASK_FOR_NOTHING.get(name, ()) for name in names})
+
+
+def refuse(asked: Struct, names: Mapping[str, Collection[object]]) -> None:
+    """The same for a route's own fields: their names, and which of their values ask for nothing."""
+    for name, neutral in names.items():
         value = getattr(asked, name)
-        if name not in but and value is not None and value not in _ASK_FOR_NOTHING.get(name, ()):
-            raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
+        if value is not None and value not in neutral:
+            raise unserved(name)
+
+
+def unserved(name: str) -> NotSupported:
+    return NotSupported(f"{name} is not supported by this version; leave it out", param=name)

@@ -41,9 +41,7 @@ class Voice:
 
     def read(self, delta: Delta) -> AnswerMessage:
         """The news as a piece of a message; raises CapacityError where the server cut the answer off."""
-        if delta.finish_reason == "abort":
-            # Its client is still there, so it is a server that shuts down.
-            raise CapacityError("the server ended the request before it was done; send it again")
+        refuse_abort(delta)
         is_last = delta.finish_reason is not None
         thought = self._think(delta.text, is_last)
         piece = self._piece(thought, self._listen(thought.content, is_last))
@@ -100,6 +98,12 @@ class Voice:
             reasoning_content=thought.reasoning or UNSET,
             tool_calls=[*calls.values()] or UNSET,
         )
+
+
+def refuse_abort(delta: Delta) -> None:
+    """Only a server that shuts down aborts a request whose client is still there."""
+    if delta.finish_reason == "abort":
+        raise CapacityError("the server ended the request before it was done; send it again")
 
 
 def _grown(call: Call | None, news: CallBegin | ArgumentsDelta) -> Call:

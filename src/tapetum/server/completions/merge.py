@@ -17,7 +17,7 @@ News = tuple[int, int, Delta]  # index of the prompt, index of the choice, what 
 
 
 async def merged(sources: Sequence[Choices]) -> AsyncGenerator[News, None]:
-    """Ends when all have ended; the first error of any is raised. Closing it cancels none of the requests."""
+    """Ends when all have ended; the first error of any is raised. Closing it ends the requests that are being read."""
     queue: asyncio.Queue[News | BaseException | None] = asyncio.Queue(1)
     pumps = [asyncio.ensure_future(_pump(place, source, queue)) for place, source in enumerate(sources)]
     try:

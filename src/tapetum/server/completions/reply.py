@@ -13,10 +13,10 @@ from contextlib import aclosing
 from msgspec import UNSET, UnsetType
 
 from tapetum.core.chat import TextInput
-from tapetum.core.errors import CapacityError
 from tapetum.engine.choices import Choices
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta, joined
+from tapetum.server.chat.voice import refuse_abort
 from tapetum.server.completions.logprobs import TokenLog
 from tapetum.server.completions.merge import merged
 from tapetum.server.completions.schema import CompletionRequest
@@ -51,7 +51,7 @@ class CompletionReply:
         try:
             async with aclosing(merged(self._sources)) as news:
                 async for place, index, delta in news:
-                    _refuse_abort(delta)
+                    refuse_abort(delta)
                     deltas[place * self._asked.num_choices + index].append(delta)
         except BaseException:  # closing a generator and cancelling a task count
             self._cancel()
@@ -68,7 +68,7 @@ class CompletionReply:
                 yield self._opening_chunk(number)
             async with aclosing(merged(self._sources)) as news:
                 async for place, index, delta in news:
-                    _refuse_abort(delta)
+                    refuse_abort(delta)
                     number = place * self._asked.num_choices + index
                     num_open -= delta.finish_reason is not None
                     if delta.text or delta.finish_reason or (delta.tokens and self._tells_tokens):
@@ -174,9 +174,3 @@ class CompletionReply:
     def _cancel(self) -> None:
         for source in self._sources:
             source.cancel()
-
-
-def _refuse_abort(delta: Delta) -> None:
-    """Only a server that shuts down aborts a request whose client is still there."""
-    if delta.finish_reason == "abort":
-        raise CapacityError("the server ended the request before it was done; send it again")

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from tapetum.core.request import SamplingParams
 from tapetum.server.chat.sampling import SamplingFields, sampling_params
-from tapetum.server.chat.unserved import refuse_unserved
+from tapetum.server.chat.unserved import refuse, refuse_unserved
 from tapetum.server.errors import NotSupported
 from tapetum.server.parse import parsed
 
@@ -40,10 +40,7 @@ def parse_completion(body: bytes) -> CompletionRequest:
     """Validate a request body; raises RequestError and its children."""
     asked = parsed(_decode, body)
     refuse_unserved(asked, but=("best_of", "echo"))
-    for name, neutral in _UNSERVED.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            raise NotSupported(f"{name} is not supported by this version; leave it out", param=name)
+    refuse(asked, _UNSERVED)
     if asked.best_of is not None and asked.best_of != asked.num_choices:
         raise NotSupported(
             f"best_of is not n, which is {asked.num_choices}, and choosing among answers is not supported; "

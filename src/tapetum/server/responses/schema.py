@@ -12,18 +12,11 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from tapetum.core.errors import InvalidParameter
+from tapetum.server.chat.formats import JsonObjectFormat, TextFormat
 from tapetum.server.chat.sampling import SamplingFields
-from tapetum.server.chat.unserved import refuse_unserved
+from tapetum.server.chat.unserved import refuse, refuse_unserved, unserved
 from tapetum.server.errors import NotSupported
 from tapetum.server.parse import parsed
-
-
-class TextFormat(Struct, frozen=True, tag_field="type", tag="text"):
-    """Anything."""
-
-
-class JsonObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object"):
-    """Any JSON object."""
 
 
 class JsonSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
@@ -103,16 +96,13 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     """Validate a request body; raises RequestError and its children."""
     asked = parsed(_decode, body)
     refuse_unserved(asked, but=("store",))  # which the answer denies
-    for name, neutral in _UNSERVED.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            raise _unserved(name)
+    refuse(asked, _UNSERVED)
     if asked.reasoning is not None and asked.reasoning != Reasoning():
-        raise _unserved("reasoning")
+        raise unserved("reasoning")
     if asked.text is not None and asked.text.verbosity not in (None, "medium"):
-        raise _unserved("text.verbosity")
+        raise unserved("text.verbosity")
     if asked.num_choices > 1:
-        raise _unserved("n")
+        raise unserved("n")
     if asked.max_tokens is not None:
         raise InvalidParameter("max_tokens is called max_output_tokens here; rename it", param="max_tokens")
     for index, tool in enumerate(asked.tools or ()):
@@ -127,7 +117,3 @@ def parse_responses(body: bytes) -> ResponsesRequest:
             param="tool_choice",
         )
     return asked
-
-
-def _unserved(name: str) -> NotSupported:
-    return NotSupported(f"{name} is not supported by this version; leave it out", param=name)

@@ -11,7 +11,6 @@ from tapetum.server.responses.items import messages_of
 from tapetum.server.responses.schema import (
     FunctionChoice,
     FunctionTool,
-    JsonObjectFormat,
     JsonSchemaFormat,
     ResponsesRequest,
 )
@@ -45,8 +44,8 @@ def chat_request_of(asked: ResponsesRequest) -> ChatRequest:
 
 def _format(asked: ResponsesRequest) -> formats.ResponseFormat | None:
     match asked.text and asked.text.format:
-        case JsonObjectFormat():
-            return formats.JsonObjectFormat()
+        case formats.JsonObjectFormat() as any_object:
+            return any_object
         case JsonSchemaFormat(name=name, schema=schema, strict=strict):
             named = formats.NamedSchema(name=name, schema=schema, strict=strict)
             return formats.JsonSchemaFormat(json_schema=named)
