@@ -12,11 +12,12 @@ from zlib import crc32
 import jsonschema
 import pytest
 
-from tapetum.core.errors import EngineError, InvalidParameter
+from tapetum.core.errors import DeadlinePassed, EngineError, InvalidParameter
 from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.engine import constraints as constraints_module
 from tapetum.engine.engine import Engine
+from tapetum.engine.output import Delta
 from tapetum.text.grammar import Constraint
 from tests.cpu.engine_kit import (
     EOS,
@@ -265,10 +266,12 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
+        self.num_compiled = 0
         monkeypatch.setattr(constraints_module, "Constraint", self._compile)
 
     def _compile(self, *given: object) -> Constraint:
         assert self.is_open.wait(10)
+        self.num_compiled += 1
         return Constraint(*given)  # type: ignore[arg-type]
 
 
@@ -303,6 +306,87 @@ def test_a_request_whose_grammar_is_being_compiled_can_be_aborted(monkeypatch: p
     gate.is_open.set()
     assert not engine.has_work
     assert_at_rest(engine, executor)
+
+
+def test_a_request_whose_grammar_is_being_compiled_ends_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch)
+    executor = ObedientExecutor()
+    engine, listener = engine_with(executor), Listener()
+    late = {"a": 0.5, "b": 1.5, "c": None}
+    for name, timeout_s in late.items():
+        request = constrained(engine, name, YES)
+        engine.add(replace(request, deadline_s=None if timeout_s is None else engine.clock() + timeout_s))
+    for now in (100.4, 100.6, 101.6):
+        executor.clock.now = now
+        listener.hear(engine.step())
+        assert set(listener.whole) == {
+            name for name, left_s in late.items() if left_s and 100 + left_s <= now
+        }
+    gate.is_open.set()
+    whole = run_to_end(engine, listener)
+    assert isinstance(whole["a"].error, DeadlinePassed) and "deadline was after 0.500 s" in str(
+        whole["a"].error
+    )
+    assert isinstance(whole["b"].error, DeadlinePassed)
+    assert whole["c"].finish_reason == "stop"
+    assert gate.num_compiled == 2, "the first had begun, the second had not"
+    assert_at_rest(engine, executor)
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    engine, listener = engine_with(ObedientExecutor()), Listener()
+    add_all(engine, [constrained(engine, name, YES) for name in "abcd"])
+    listener.hear(engine.step())
+    for name in "bc":
+        engine.abort(name)
+        engine.abort(name)
+    listener.hear(engine.step())
+    gate.is_open.set()
+    whole = run_to_end(engine, listener)
+    assert {name: delta.finish_reason for name, delta in whole.items()} == {
+        "a": "stop",
+        "b": "abort",
+        "c": "abort",
+        "d": "stop",
+    }
+    assert gate.num_compiled == 2
+
+
+def test_a_loop_with_nothing_but_grammars_looks_away_and_one_with_work_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch)
+    waits: list[float] = []
+    monkeypatch.setattr(constraints_module, "wait", lambda _, timeout_s: waits.append(timeout_s))
+    engine, listener = engine_with(ObedientExecutor()), Listener()
+    add_all(engine, [constrained(engine, "a", YES), request_for(engine, "free")])
+    while listener.running or not listener.whole:
+        listener.hear(engine.step())
+        assert not waits or not listener.running
+    engine.step()  # the device forgets what has ended
+    waits.clear()
+    for _ in range(3):
+        assert engine.has_work and engine.step() == {}
+    assert len(waits) == 3 and 0.005 <= min(waits) <= max(waits) <= 0.05
+    gate.is_open.set()
+    assert run_to_end(engine, listener)["a"].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), SystemExit()])
+def test_a_step_that_is_broken_off_leaves_no_constraint_behind(fault: BaseException) -> None:
+    executor = ObedientExecutor()
+    engine, listener = engine_with(executor), Listener()
+    add_all(engine, [constrained(engine, name) for name in "ab"])
+    while not all(listener.whole.get(name, Delta()).tokens for name in "ab"):
+        listener.hear(engine.step())
+    assert engine._constraints.num_live == 2
+    executor.faults["a"] = fault
+    with pytest.raises(type(fault)):
+        engine.step()
+    assert engine._constraints.num_live == 0
 
 
 def test_a_compiler_that_fails_is_an_error_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ has put out stays put out, and only new tokens advance it. Requests without a gr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request
+from tapetum.sched.limits import too_late
 from tapetum.text.grammar import Constraint
 from tapetum.text.tokenizer import Tokenizer
 
@@ -57,14 +58,26 @@ class Constraints:
 
     def drop(self, request_id: str) -> bool:
         """Forget a request whose grammar is being compiled; false if there is none."""
-        kept = [entry for entry in self._compiling if entry[0].request_id != request_id]
-        is_found = len(kept) < len(self._compiling)
-        self._compiling = kept
-        return is_found
+        return bool(self._drop(lambda request: request.request_id == request_id))
+
+    def drop_late(self, now: float) -> Mapping[str, TapetumError]:
+        """Forget the requests whose deadline has passed meanwhile, and say so."""
+        errors = {request.request_id: too_late(request, now) for request, _ in self._compiling}
+        late = {request_id: error for request_id, error in errors.items() if error is not None}
+        if late:
+            self._drop(lambda request: request.request_id in late)
+        return late
 
     def drop_all(self) -> list[str]:
         """Forget all requests whose grammars are being compiled."""
-        dropped, self._compiling = self._compiling, []
+        return self._drop(lambda _: True)
+
+    def _drop(self, is_meant: Callable[[Request], bool]) -> list[str]:
+        """A grammar that has not been begun then never is."""
+        dropped = [entry for entry in self._compiling if is_meant(entry[0])]
+        self._compiling = [entry for entry in self._compiling if not is_meant(entry[0])]
+        for _, future in dropped:
+            future.cancel()
         return [request.request_id for request, _ in dropped]
 
     def begin(self, request_id: str, constraint: Constraint) -> None:

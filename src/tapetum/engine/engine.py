@@ -148,6 +148,8 @@ class Engine:
                 self._tell(news, (event,), now)
         for request, outcome in self._constraints.take_compiled():
             news[request.request_id] = self._admit(request, self.clock(), outcome)
+        for request_id, error in self._constraints.drop_late(self.clock()).items():
+            news[request_id] = Delta(finish_reason="error", error=error)
         return news
 
     def abort_all(self) -> dict[str, Delta]:

@@ -10,6 +10,17 @@ from tapetum.core.errors import DeadlinePassed, InvalidParameter, PromptTooLong
 from tapetum.core.request import Request
 
 
+def too_late(request: Request, now: float) -> DeadlinePassed | None:
+    """The end of a request whose deadline has passed; None while there is time."""
+    if request.deadline_s is None or now < request.deadline_s:
+        return None
+    age, allowed = now - request.arrival_s, request.deadline_s - request.arrival_s
+    return DeadlinePassed(
+        f"request is {age:.3f} s old, its deadline was after {allowed:.3f} s; raise timeout_s or send less at a time",
+        param="timeout_s",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
     max_model_len: int

@@ -14,10 +14,11 @@ from heapq import heapify, heappop, heappush
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
-from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
+from tapetum.core.errors import InvalidParameter, TapetumError
 from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog
+from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.queue import RankedQueue, rank_of
 
@@ -125,7 +126,7 @@ class Roster:
             deadline = heappop(self._deadlines)
             if self._is_live(deadline):
                 progress = self._live[deadline[2]]
-                events.append(self.end(progress, "error", now, error=_too_late(progress.state.request, now)))
+                events.append(self.end(progress, "error", now, error=too_late(progress.state.request, now)))
         return events
 
     @property
@@ -192,12 +193,3 @@ class _Queued:
 
     encode_s: float = 0.0
     prefill_s: float = 0.0
-
-
-def _too_late(request: Request, now: float) -> DeadlinePassed:
-    age = now - request.arrival_s
-    allowed = (request.deadline_s or now) - request.arrival_s
-    return DeadlinePassed(
-        f"request is {age:.3f} s old, its deadline was after {allowed:.3f} s; raise timeout_s or send less at a time",
-        param="timeout_s",
-    )
