@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -13,6 +15,7 @@ from PIL import Image
 from tapetum.assets import SAMPLES_DIR
 from tapetum.processing.base import ProcessorOptions
 from tapetum.server.token_names import token_name
+from tapetum.text.tokenizer import Tokenizer
 from tests.cpu.server_kit import EOS, Script, TestServer, eventually, files
 
 PICTURE = SAMPLES_DIR / "ok-03-receipt.jpg"
@@ -47,6 +50,17 @@ def test_a_text_is_tokenised_as_a_completion_is(server: TestServer) -> None:
         "tokens": answer["tokens"],
         "token_strs": None,
     }
+
+
+def test_long_texts_leave_threads_to_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_: go_on.wait(20) and ())
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(tokenize, server, prompt="long") for _ in range(8)]
+        assert server.chat(junk="x" * 100_000).status_code == 200, "a body of this size wants a thread"
+        assert not any(each.done() for each in asked)
+        go_on.set()
+        assert all(each.result().json()["count"] == 0 for each in asked)
 
 
 def test_special_tokens_count_and_none_is_added(server: TestServer) -> None:

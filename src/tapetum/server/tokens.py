@@ -7,9 +7,9 @@ chat are as long as their headers say; nothing is decoded. All of it runs beside
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -27,7 +27,9 @@ from tapetum.server.token_names import token_name
 from tapetum.text.template import MAX_PROMPT_CHARS
 from tapetum.text.tokenizer import Tokenizer
 
+T = TypeVar("T")
 MAX_TOKENS = 4 * 1024**2  # to be written as text at once
+_MAX_AT_A_TIME = 2  # a long text takes seconds, and answers need threads too
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
@@ -66,16 +68,21 @@ _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 
 def routes(serving: Serving) -> list[Route]:
     engine = serving.engine
+    turns = asyncio.Semaphore(_MAX_AT_A_TIME)
+
+    async def aside(work: Callable[..., T], *arguments: object) -> T:
+        async with turns:
+            return await asyncio.to_thread(work, *arguments)
 
     async def tokenize(request: Request) -> Response:
         asked, chat = await read_as(request, _parse)
         serving.model_name(asked.model)
         if chat is None:
-            token_ids = await asyncio.to_thread(engine.tokenizer.encode, asked.prompt or "")
+            token_ids = await aside(engine.tokenizer.encode, asked.prompt or "")
         else:
             tenant = tenant_of(request.scope, chat.asked.cache_salt)
             token_ids = await while_connected(request, _chat_tokens(serving, chat, tenant))
-        return await asyncio.to_thread(answer, token_ids, bool(asked.return_token_strs))
+        return await aside(answer, token_ids, bool(asked.return_token_strs))
 
     def answer(token_ids: tuple[int, ...], has_names: bool) -> Response:
         names = [token_name(engine.tokenizer, token_id) for token_id in token_ids] if has_names else None
@@ -91,7 +98,7 @@ def routes(serving: Serving) -> list[Route]:
     async def detokenize(request: Request) -> Response:
         asked = await read_as(request, partial(parsed, _decode_detokenize))
         serving.model_name(asked.model)
-        return json_response(await asyncio.to_thread(_written, engine.tokenizer, asked.tokens))
+        return json_response(await aside(_written, engine.tokenizer, asked.tokens))
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
