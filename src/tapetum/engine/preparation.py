@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from tapetum.core.errors import Overloaded
@@ -62,7 +63,7 @@ class Preparation:
 
 def post(loop: asyncio.AbstractEventLoop, deliver: Callable[[T], None], news: T) -> None:
     """Run `deliver` on the event loop, from any thread; nobody is left to tell when that has ended."""
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # what a closed loop raises
         loop.call_soon_threadsafe(deliver, news)
 
 
