@@ -82,15 +82,11 @@ class MediaConfig:
     limit_per_prompt: int | Mapping[MediaKind, int] = MEDIA_LIMIT  # together, or of each kind
     timeout_s: float = 10.0
     allowed_local_path: str | None = None  # file: references of clients must lie below
-    allowed_domains: tuple[
-        str, ...
-    ] = ()  # where http(s) references may lead: origins, host names, or * for any
-    mm_processor_kwargs: Mapping[str, float] = field(
-        default_factory=dict
-    )  # defaults and upper bounds of requests
-    media_io_kwargs: Mapping[MediaKind, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # the same, of a kind
+    # where http(s) references may lead: origins, host names, or * for any
+    allowed_domains: tuple[str, ...] = ()
+    # defaults and upper bounds of requests: of all media, and of a kind
+    mm_processor_kwargs: Mapping[str, float] = field(default_factory=dict)
+    media_io_kwargs: Mapping[MediaKind, Mapping[str, float]] = field(default_factory=dict)
     alpha_ground: tuple[int, int, int] = (255, 255, 255)  # what transparent pixels are put on
 
     def __post_init__(self) -> None:

@@ -46,9 +46,8 @@ class BatchPlan:
     admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
-    masks: Mapping[str, bytes] = field(
-        default_factory=dict
-    )  # of rows that sample: the tokens they may, a bit each
+    # of requests whose rows sample: the tokens that may come, one bit each
+    masks: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:

@@ -204,10 +204,10 @@ class Engine:
             self._measure(answer, event, now)
             delta = answer.read(event)
             is_over = self._constraints.is_over(event.request_id)
-            if delta.finish_reason == "length" and is_over:
-                delta = replace(
-                    delta, finish_reason="stop"
-                )  # whole, though its last token was the last allowed
+            if (
+                delta.finish_reason == "length" and is_over
+            ):  # whole, though its last token was the last allowed
+                delta = replace(delta, finish_reason="stop")
             if event.finish_reason is None and (answer.has_met_stop_string or is_over):
                 end = self._scheduler.finish(event.request_id, now)
                 assert end is not None, "a request without a last event is still there"

@@ -35,9 +35,8 @@ T = TypeVar("T")
 class PromptLimits:
     max_model_len: int  # tokens of prompt and answer together
     max_media: int | Mapping[MediaKind, int]  # pictures and clips of one prompt, together or of each kind
-    max_media_bytes: int = (
-        4 * MEDIA_BYTES
-    )  # of the files of clients, which are held together until all headers are known
+    # of the files of clients, which are held together until all headers are known
+    max_media_bytes: int = 4 * MEDIA_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

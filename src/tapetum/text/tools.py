@@ -30,9 +30,8 @@ class Tool:
     name: str
     description: str | None = None
     parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
-    strict: bool = (
-        False  # a schema that cannot be kept to the letter is refused, not kept to as far as possible
-    )
+    # a schema that cannot be kept to the letter is refused, not kept to as far as possible
+    strict: bool = False
 
     def as_data(self) -> dict[str, object]:
         """In the form of OpenAI's API, which is what chat templates read and `ChatInput.tools` holds."""

@@ -51,9 +51,8 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT)] | None = None
     priority: Priority | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
-    request_id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")] | None = (
-        None  # goes into a header of the answer
-    )
+    # goes into a header of the answer
+    request_id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")] | None = None
 
     @property
     def num_choices(self) -> int:
