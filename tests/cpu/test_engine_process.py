@@ -195,6 +195,22 @@ async def test_a_killed_engine_fails_its_waiters_and_is_noticed(service, link):
         await service.stats()
 
 
+async def test_nobody_waits_for_an_engine_that_has_gone_to_take_a_command(service, link):
+    """Until its end is noticed commands go nowhere, and the event loop must not stand still for that."""
+    generation = await service.submit(chat("Hello"), replace(GREEDY, ignore_eos=True))
+    os.kill(link.pid, signal.SIGKILL)
+
+    def aborts():
+        until_s = time.monotonic() + 1.0
+        while time.monotonic() < until_s:
+            link.abort("anybody")
+            time.sleep(0.001)
+
+    await asyncio.wait_for(asyncio.to_thread(aborts), 5)
+    with pytest.raises(EngineDead):
+        await asyncio.wait_for(generation.output(), 5)
+
+
 async def test_an_engine_whose_loop_ends_is_dead_with_its_reason():
     async with AsyncEngine(ProcessLink(EngineConfig(), builder=f"{KIT}:build_broken")) as service:
         generation = await service.submit(chat("x"), GREEDY)
@@ -366,7 +382,7 @@ async def test_an_engine_that_stands_still_is_not_healthy(service, link, monkeyp
     await until(lambda: service.is_healthy)
 
 
-def test_a_front_that_is_killed_takes_its_engine_along():
+def test_a_front_that_is_killed_takes_its_engine_along_and_leaves_nothing_behind(tmp_path):
     code = f"""
 import asyncio, os, signal
 from tapetum.core.config import EngineConfig
@@ -381,8 +397,15 @@ async def main():
 
 asyncio.run(main())
 """
-    front = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    front = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     pid = int(front.stdout)
+    assert not list(tmp_path.iterdir())
     deadline = time.monotonic() + 10
     while is_alive(pid):
         assert time.monotonic() < deadline, "the engine process outlives its front"

@@ -118,10 +118,15 @@ class Session:
             raise
 
     def send(self, command: object) -> None:
+        """Never waits: a command for which nobody is there is dropped, since the end of the process tells them all."""
         message = encode(command)
         with self._sending:
-            if not self._commands.closed:  # closed: it has died, and its requests with it
-                self._commands.send(message)
+            if self._commands.closed:
+                return
+            try:
+                self._commands.send(message, zmq.DONTWAIT)
+            except zmq.Again:  # it has gone, which is not known here yet
+                pass
 
     def ask(self, subject: str, workload: Workload | None = None) -> Answer:
         """Blocks until the engine has answered."""
@@ -198,6 +203,7 @@ class Session:
             report = decode_report(self._reports.recv())
             match report:
                 case Ready(facts):
+                    self._meet()
                     self._beat(0.0, self.backlog)
                     self._facts.set_result(facts)
                 case News(deltas, backlog):
@@ -209,6 +215,12 @@ class Session:
                     self._take(number, report)
                 case Failed():
                     error = report.error
+
+    def _meet(self) -> None:
+        """Wait until commands have somebody to go to. Then the sockets need their names no longer."""
+        while not self._commands.poll(100, zmq.POLLOUT) and self._process.poll() is None:
+            pass
+        shutil.rmtree(self._folder, ignore_errors=True)  # a front that is killed leaves nothing behind
 
     def _beat(self, loop_age_s: float, backlog: Backlog) -> None:
         self._last_beat_s, self._loop_age_s, self.backlog = time.monotonic(), loop_age_s, backlog
