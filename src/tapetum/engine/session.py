@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 
 import zmq
@@ -123,10 +123,8 @@ class Session:
         with self._sending:
             if self._commands.closed:
                 return
-            try:
+            with suppress(zmq.Again):  # it has gone, which is not known here yet
                 self._commands.send(message, zmq.DONTWAIT)
-            except zmq.Again:  # it has gone, which is not known here yet
-                pass
 
     def ask(self, subject: str, workload: Workload | None = None) -> Answer:
         """Blocks until the engine has answered."""
