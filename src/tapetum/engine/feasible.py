@@ -25,6 +25,11 @@ class Feasibility:
         if sampling.grammar is not None:
             self._trials.check(sampling.grammar)
 
+    async def foresee(self, sampling: SamplingParams) -> None:
+        """Have a grammar checked while no thread waits; `check` then has its answer."""
+        if sampling.grammar is not None:
+            await self._trials.check_aside(sampling.grammar)
+
     def close(self) -> None:
         self._trials.close()
 

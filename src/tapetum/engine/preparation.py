@@ -31,12 +31,11 @@ class Preparation:
         work: Callable[[], T],
         loads: Loads,
         *,
-        left_s: float | None = None,
         on_waste: Callable[[T], None] | None = None,
     ) -> T:
-        """The outcome of `work` on a thread. Raises Overloaded; TimeoutError after `left_s` seconds.
+        """The outcome of `work` on a thread; raises Overloaded.
 
-        Who gives up gives up the `loads` too; what comes out of the work all the same goes to `on_waste`.
+        Who is cancelled gives up the `loads` too; what comes out of the work all the same goes to `on_waste`.
         """
         if self.num_running >= self._limit:
             raise Overloaded(f"{self._limit} prompts are being prepared, the limit; come back later")
@@ -45,9 +44,8 @@ class Preparation:
         self._count(1)
         future.add_done_callback(lambda _: post(event_loop, self._count, -1))
         try:
-            async with asyncio.timeout(left_s):
-                return await asyncio.wrap_future(future)
-        except (asyncio.CancelledError, TimeoutError):
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
             loads.cancel()
             if on_waste is not None:
                 future.add_done_callback(lambda done: _waste(done, on_waste))

@@ -124,14 +124,14 @@ class PromptBuilder:
         self._defaults = files.defaults
         self._loader = loader
         self._limits = limits
-        self._feasibility = Feasibility(files.tokenizer)
+        self.feasibility = Feasibility(files.tokenizer)
         self._placeholders = {
             kind: files.tokenizer.decode((token_id,), skip_special=False)
             for kind, token_id in files.processor.media_tokens.items()
         }
 
     def close(self) -> None:
-        self._feasibility.close()
+        self.feasibility.close()
 
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
@@ -150,7 +150,7 @@ class PromptBuilder:
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
         )
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
-        self._feasibility.check(draft.sampling)
+        self.feasibility.check(draft.sampling)
         return draft
 
     def build(

@@ -141,8 +141,9 @@ class AsyncEngine:
 
     async def draft(self, prompt: AnyPrompt, sampling: SamplingParams | None = None) -> Draft:
         """The tokens of a prompt, its media not yet loaded."""
-        front = self._serving()
-        draft = partial(front.prompts.draft, _input_of(prompt), sampling or SamplingParams())
+        front, chosen = self._serving(), sampling or SamplingParams()
+        await front.prompts.feasibility.foresee(chosen)
+        draft = partial(front.prompts.draft, _input_of(prompt), chosen)
         return await self._preparation.run(draft, Loads())
 
     async def estimate(
@@ -150,6 +151,7 @@ class AsyncEngine:
     ) -> Estimate:
         """What a request would take, from the headers of its media alone; raises for one that makes no sense."""
         front, loads, chosen = self._serving(), Loads(), sampling or SamplingParams()
+        await front.prompts.feasibility.foresee(chosen)
         plan = await self._preparation.run(
             partial(front.prompts.plan, _input_of(prompt), chosen, tenant=tenant, loads=loads), loads
         )
@@ -256,16 +258,19 @@ class AsyncEngine:
     ) -> Request:
         """The request, ready to be handed in if `has_to_cross`."""
         front, loads, given = self._serving(), Loads(), _input_of(prompt)
+        chosen = sampling or SamplingParams()
 
         def build() -> Request:
-            request = front.prompts.build(given, sampling or SamplingParams(), terms, loads)
+            request = front.prompts.build(given, chosen, terms, loads)
             if has_to_cross:
                 self._link.prepare(request)
             return request
 
         left_s = None if terms.deadline_s is None else terms.deadline_s - self._link.clock()
         try:
-            return await self._preparation.run(build, loads, left_s=left_s, on_waste=self._link.discard)
+            async with asyncio.timeout(left_s):
+                await front.prompts.feasibility.foresee(chosen)
+                return await self._preparation.run(build, loads, on_waste=self._link.discard)
         except TimeoutError:
             allowed_s = (terms.deadline_s or 0.0) - terms.arrival_s
             raise DeadlinePassed(

@@ -7,12 +7,14 @@ ends with its parent: the end of its input is its own. Both sides speak JSON, a 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 
 import tokenizers
@@ -25,32 +27,39 @@ from tapetum.text.tokenizer import Tokenizer
 MAX_CPU_S = 1.0  # of one grammar; nearly all take milliseconds
 _MAX_BYTES = 2**31  # of the whole process
 _MAX_WAIT_S = 10.0  # for the grammars before
+_MAX_WAITING = 256
 _MAX_END_S = 5.0
 _MAX_PASSED = 64
 
 
 class Trials:
-    """Checks grammars for one tokenizer; from any thread, one at a time. `close` ends the process."""
+    """Checks grammars for one tokenizer, one at a time on a thread of its own; from any thread. `close` ends all."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()  # guards what is below
+        self._state = threading.Lock()  # guards the pool, whose one thread has the rest
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closing = False
+        self._waiting: set[Future[None]] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._passed: dict[Grammar, None] = {}  # the latest, oldest first
 
     def check(self, grammar: Grammar) -> None:
         """Raises InvalidParameter for a grammar that cannot be kept to or costs too much; blocks meanwhile."""
-        check_size(grammar)
-        if not self._lock.acquire(timeout=_MAX_WAIT_S):
-            raise Overloaded(f"other grammars have been compiled for {_MAX_WAIT_S:g} s; try again later")
+        future = self._submit(grammar)
         try:
-            if grammar not in self._passed:
-                self._try(grammar)
-                self._passed[grammar] = None
-                if len(self._passed) > _MAX_PASSED:
-                    del self._passed[next(iter(self._passed))]
-        finally:
-            self._lock.release()
+            future.result(_MAX_WAIT_S)
+        except TimeoutError:
+            future.cancel()
+            raise _busy() from None
+
+    async def check_aside(self, grammar: Grammar) -> None:
+        """Like `check`, and no thread waits for it. Whoever is cancelled takes the grammar out of the queue."""
+        try:
+            async with asyncio.timeout(_MAX_WAIT_S):
+                await asyncio.wrap_future(self._submit(grammar))
+        except TimeoutError:
+            raise _busy() from None
 
     @property
     def pid(self) -> int | None:
@@ -58,8 +67,39 @@ class Trials:
         return self._process.pid if self._process is not None else None
 
     def close(self) -> None:
-        with self._lock:
+        """Ends the process; who waits is refused."""
+        with self._state:
+            self._is_closing = True
+            if self._pool is not None:
+                self._pool.shutdown()
+            self._pool = None
             self._end()
+            self._is_closing = False
+
+    def _submit(self, grammar: Grammar) -> Future[None]:
+        check_size(grammar)
+        if grammar in self._passed:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        if len(self._waiting) >= _MAX_WAITING:
+            raise Overloaded(f"{_MAX_WAITING} grammars wait to be compiled, the limit; try again later")
+        with self._state:
+            self._pool = self._pool or ThreadPoolExecutor(1, "tapetum-trial")
+            future = self._pool.submit(self._run, grammar)
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
+
+    def _run(self, grammar: Grammar) -> None:
+        if self._is_closing:
+            raise CapacityError("the engine is shutting down; ask another or come back later")
+        if grammar in self._passed:
+            return  # another of its kind came before
+        self._try(grammar)
+        self._passed[grammar] = None
+        if len(self._passed) > _MAX_PASSED:
+            del self._passed[next(iter(self._passed))]
 
     def _try(self, grammar: Grammar) -> None:
         reply = self._reply(grammar)
@@ -109,6 +149,10 @@ class Trials:
             process.kill()
             process.communicate()
         return process.returncode
+
+
+def _busy() -> Overloaded:
+    return Overloaded(f"other grammars have been compiled for {_MAX_WAIT_S:g} s; try again later")
 
 
 def main() -> None:
