@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from tapetum.assets import MODEL_DIR
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import Grammar
+from tapetum.text import trial as trial_module
 from tapetum.text.tokenizer import Tokenizer
 from tapetum.text.trial import Trials
 
@@ -68,6 +70,27 @@ def test_a_grammar_that_explodes_takes_only_its_process_along(trials: Trials) ->
     trials.check(GOOD)
     with pytest.raises(InvalidParameter, match="takes more than 1 s"):
         trials.check(EXPLODING)
+
+
+@pytest.mark.parametrize(("num_bytes", "is_too_much"), [(2**26, False), (2**31, True)])
+def test_a_grammar_that_takes_too_much_memory_takes_only_its_process_along(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, num_bytes: int, is_too_much: bool
+) -> None:
+    """The memory is mapped and never written to, so without the bound it would be had."""
+    code = (
+        "from mmap import mmap; from tapetum.text import trial; "
+        f"trial.check_grammar = lambda *_: mmap(-1, {num_bytes}); trial.main()"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(trial_module, "_COMMAND", (sys.executable, "-c", code))
+        if is_too_much:
+            with pytest.raises(InvalidParameter, match="too much memory") as caught:
+                trials.check(EXPLODING)
+            assert caught.value.param == "response_format"
+        else:
+            trials.check(GOOD)
+            trials.close()
+    trials.check(Grammar(kind="json_object"))
 
 
 def test_a_process_that_was_killed_is_started_again(trials: Trials) -> None:

@@ -30,6 +30,7 @@ _MAX_WAIT_S = 10.0  # for the grammars before
 _MAX_WAITING = 256
 _MAX_END_S = 5.0
 _MAX_PASSED = 64
+_COMMAND = (sys.executable, "-m", "tapetum.text.trial")
 
 
 class Trials:
@@ -119,9 +120,7 @@ class Trials:
 
     def _start(self) -> None:
         self._end()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tapetum.text.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         media_tokens = [[token_id, kind] for token_id, kind in self._tokenizer.media_tokens.items()]
         if self._ask(json.dumps([self._tokenizer.to_json(), media_tokens])) is None:
             raise CapacityError("the process that tries grammars out does not start; try again later")
