@@ -17,7 +17,7 @@ from tapetum.text.recursion import Recursion
 from tapetum.text.schemas import MAX_WHOLE, bounded, flaw_of
 from tapetum.text.tokenizer import Tokenizer
 from tapetum.text.tool_grammar import tool_grammar
-from tapetum.text.tools import MAX_TOOLS_CHARS, Tool, ToolChoice, read_tools
+from tapetum.text.tools import MAX_JSON_CHARS, Tool, ToolChoice, read_tools
 
 
 @cache
@@ -197,11 +197,11 @@ def test_tools_have_one_limit() -> None:
         function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
         return [{"type": "function", "function": function}]
 
-    size = MAX_TOOLS_CHARS - len(json.dumps(entries(0)))
+    size = MAX_JSON_CHARS - len(json.dumps(entries(0)))
     grammar = tool_grammar(read_tools(entries(size)), ToolChoice(mode="required"))
     assert grammar is not None and len(grammar.source) > MAX_CHARS
     check_grammar(grammar, tokenizer())
     with pytest.raises(
-        InvalidParameter, match=f"tools has {MAX_TOOLS_CHARS + 1} characters, limit {MAX_TOOLS_CHARS}"
+        InvalidParameter, match=f"tools has {MAX_JSON_CHARS + 1} characters .*limit {MAX_JSON_CHARS}"
     ):
         read_tools(entries(size + 1))

@@ -27,12 +27,18 @@ from tapetum.core.request import Grammar
 from tapetum.text.numbers import Numbers
 from tapetum.text.schemas import bounded, flaw_of, stated_numbers
 from tapetum.text.tokenizer import Tokenizer
+from tapetum.text.tools import MAX_JSON_CHARS
 
-MAX_CHARS = 2**18  # of what a client has written
+MAX_CHARS = MAX_JSON_CHARS  # of what a client has written, be it JSON or not
 _MAX_REASON = 300  # characters of what the library says
 _NUM_TRIED = 8  # tokens; some costs of a grammar show only once an answer has begun
 _WHITESPACE = " "  # one space at most, since a model may prefer white space to coming to an end
-_LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=300_000, max_lexer_states=50_000, verbose_errors=False)
+_LIMITS = llguidance.LLParserLimits(
+    initial_lexer_fuel=300_000,
+    step_lexer_fuel=100_000,  # about 7 ms; all rows of a step wait for it
+    max_lexer_states=50_000,
+    verbose_errors=False,
+)
 
 
 def check_grammar(grammar: Grammar, tokenizer: Tokenizer) -> None:

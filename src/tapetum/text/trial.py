@@ -26,7 +26,7 @@ from tapetum.text.tokenizer import Tokenizer
 
 MAX_CPU_S = 1.0  # of one grammar; nearly all take milliseconds
 _MAX_BYTES = 2**31  # of the whole process
-_MAX_WAIT_S = 10.0  # for the grammars before
+_MAX_WAIT_S = 30.0  # for the grammars before; for the first, which waits for the process, several seconds
 _MAX_WAITING = 256
 _MAX_END_S = 5.0
 _MAX_PASSED = 64

@@ -16,6 +16,7 @@ import llguidance
 import tokenizers
 
 _OF_THE_VOCABULARY = ("Prepend", "Replace", "ByteLevel")  # how a vocabulary spells text, which stays the same
+_KEY = '"normalizer":'
 _NUMBER = re.compile(rb"([0-9.eE+-]+)(?:[\s,\]}].*)?", re.DOTALL)
 
 NumberTokens = Mapping[
@@ -24,9 +25,10 @@ NumberTokens = Mapping[
 
 
 def build_trie(tokenizer_json: str, *, special_ids: Collection[int], end_mark: int) -> llguidance.LLTokenizer:
-    """All tokens but `special_ids` stand for their text; `end_mark` is where an answer may end."""
-    backend = json.loads(tokenizer_json)
-    exact_json = json.dumps({**backend, "normalizer": _exact(backend.get("normalizer"))}, ensure_ascii=False)
+    """All tokens but `special_ids` stand for their text; `end_mark` is where an answer may end. `tokenizer_json` is
+    as the tokenizers library writes it on one line.
+    """
+    exact_json = _exact_json(tokenizer_json)
     trie = llguidance.LLTokenizer(exact_json, eos_token=end_mark)
     taken = [token_id for token_id in range(trie.vocab_size) if trie.is_special_token(token_id)]
     if set(taken) <= set(special_ids):
@@ -43,6 +45,13 @@ def number_tokens(trie: llguidance.LLTokenizer) -> NumberTokens:
         ):
             found.setdefault(match[1], []).append(token_id)
     return {head: tuple(ids) for head, ids in found.items()}
+
+
+def _exact_json(tokenizer_json: str) -> str:
+    """The tokenizer, writing text as it stands. To parse all of it would hold the interpreter for long."""
+    start = tokenizer_json.index(_KEY) + len(_KEY)  # in a string its quotes would be escaped
+    normalizer, end = json.JSONDecoder().raw_decode(tokenizer_json, start)
+    return tokenizer_json[:start] + json.dumps(_exact(normalizer)) + tokenizer_json[end:]
 
 
 def _exact(normalizer: Mapping[str, object] | None) -> Mapping[str, object] | None:
