@@ -11,19 +11,22 @@ import gc
 import sys
 
 _TURN_S = 0.001  # how long another thread may go on once the loop wants the interpreter; by default 5 ms
-_M_MMAP_THRESHOLD = -3
-_LARGE_BYTES = 1024**2
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_BYTES, _KEPT_BYTES = 8 * 1024**2, 64 * 1024**2
 
 
 def keep_loop_on_time() -> None:
     """Call it once, before the first request.
 
-    Large buffers come from the system at every use, zeroed page by page as they are written. From the heap they
-    would be cleared at once instead, by a thread that holds the interpreter: 20 ms for a picture of 12 megapixels.
+    Large buffers, those of decoded pictures, come from the system at every use, zeroed page by page as they are
+    written. From the heap they would be cleared at once instead, by a thread that holds the interpreter: 20 ms for 12
+    megapixels. What is smaller, such as a body, comes from a heap that keeps its pages, for new ones cost as much as
+    the bytes in them.
     """
     sys.setswitchinterval(_TURN_S)
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; other libraries go without
         if mallopt is not None:
             mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
     gc.freeze()  # what has been imported stays, and no collection has to look at it

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -100,19 +100,16 @@ def tenant_of(scope: Scope, salt: str | None) -> str:
     return f"{len(tenant)}:{tenant}{salt or ''}" if tenant else salt or ""
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body; how large it may be and how slowly it may come was settled before."""
-    return b"".join([chunk async for chunk in request.stream()])
-
-
 async def read_as(request: Request, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of the body."""
-    return await parse_as(await read_body(request), parse)
+    """What `parse` makes of the body; how large it may be and how slowly it may come was settled before."""
+    return await parse_as([chunk async for chunk in request.stream()], parse)
 
 
-async def parse_as(body: bytes, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of a body. A large one is parsed beside the event loop, which others wait for."""
-    return parse(body) if len(body) <= _QUICK_BYTES else await asyncio.to_thread(parse, body)
+async def parse_as(chunks: Sequence[bytes], parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of a body. A large one is joined and parsed beside the event loop, which others wait for."""
+    if sum(map(len, chunks)) <= _QUICK_BYTES:
+        return parse(b"".join(chunks))
+    return await asyncio.to_thread(lambda: parse(b"".join(chunks)))
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

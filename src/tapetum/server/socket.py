@@ -126,7 +126,7 @@ class _Connection:
         """Send the chunks of an answer; the frame that ends it is returned."""
         try:
             with self._serving.frame(self._websocket.scope) as record:
-                question = await parse_as(body, parse_question)
+                question = await parse_as([body], parse_question)
                 tenant = tenant_of(self._websocket.scope, question.asked.cache_salt)
                 reply = await ask_chat(self._serving, question, tenant=tenant)
                 record.watch(reply.choices)
