@@ -26,7 +26,7 @@ class LimitBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            declared = dict(scope["headers"]).get(b"content-length", b"0")
+            declared = dict(scope["headers"]).get(b"content-length", b"0").lstrip(b"0")[:20]
             body = _Body(receive, self._max_bytes, self._grace_s, int(declared) if declared.isdigit() else 0)
             receive = body.receive
         await self._app(scope, receive, send)

@@ -26,6 +26,7 @@ from tapetum.server.process import keep_loop_on_time
 from tapetum.server.protocol import GuardedProtocol
 from tapetum.server.report import report
 from tapetum.server.serving import Serving
+from tapetum.server.websocket import GuardedWebSocket
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 5  # for connections to take their last bytes
@@ -82,6 +83,7 @@ def uvicorn_config(serving: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         assemble(serving),
         http=GuardedProtocol,
+        ws=GuardedWebSocket,
         ws_max_size=config.max_body_bytes,
         ws_per_message_deflate=False,  # what comes and goes is mostly base64 and small
         ssl_certfile=config.ssl_certfile,
