@@ -382,6 +382,22 @@ async def test_an_engine_that_stands_still_is_not_healthy(service, link, monkeyp
     await until(lambda: service.is_healthy)
 
 
+async def test_questions_to_an_engine_that_stands_still_keep_nobody_else_waiting(service, link, monkeypatch):
+    monkeypatch.setattr("tapetum.engine.session._MAX_SILENCE_S", 2.0)
+    os.kill(link.pid, signal.SIGSTOP)
+    try:
+        questions = [asyncio.ensure_future(service.metrics()) for _ in range(40)]
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(asyncio.to_thread(int), 1)
+        await until(lambda: not service.is_healthy)
+        with pytest.raises(EngineDead, match="hangs"):
+            await asyncio.wait_for(service.metrics(), 1)
+    finally:
+        os.kill(link.pid, signal.SIGCONT)
+    outcomes = await asyncio.gather(*questions, return_exceptions=True)
+    assert sum(not isinstance(outcome, TapetumError) for outcome in outcomes) >= 4
+
+
 def test_a_front_that_is_killed_takes_its_engine_along_and_leaves_nothing_behind(tmp_path):
     code = f"""
 import asyncio, os, signal

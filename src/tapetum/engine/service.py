@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, TextInput
@@ -49,6 +51,8 @@ from tapetum.text.tokenizer import Tokenizer
 AnyPrompt = PromptInput | str | Mapping[str, object] | Sequence[object]
 _log = logging.getLogger(__name__)
 _RESTART_PAUSE_S = 1.0
+_MAX_QUESTIONS = 4  # to the engine at a time, each of which holds a thread
+T = TypeVar("T")
 
 
 class AsyncEngine:
@@ -70,6 +74,7 @@ class AsyncEngine:
         self._front: Front | None = None
         self._facts: ModelFacts | None = None
         self._preparation = Preparation(self._link.config.schedule.max_queue_len)
+        self._questions = ThreadPoolExecutor(_MAX_QUESTIONS, thread_name_prefix="tapetum-question")
         self._generations: dict[str, Generation] = {}
         self._refusal: TapetumError | None = None  # why nothing more is taken
         self._is_stopping = False
@@ -110,6 +115,7 @@ class AsyncEngine:
         if self._front is not None:
             await asyncio.to_thread(self._front.close)
         self._preparation.close()
+        self._questions.shutdown(wait=False)
 
     async def submit(
         self,
@@ -155,7 +161,7 @@ class AsyncEngine:
         plan = await self._preparation.run(
             partial(front.prompts.plan, _input_of(prompt), chosen, tenant=tenant, loads=loads), loads
         )
-        forecast = await asyncio.to_thread(self._link.forecast, workload_of(plan))
+        forecast = await self._ask(partial(self._link.forecast, workload_of(plan)))
         max_tokens = chosen.max_tokens
         if max_tokens is None and (default := front.files.defaults.max_new_tokens) is not None:
             max_tokens = min(default, max(1, self.facts.max_model_len - plan.num_tokens))
@@ -211,24 +217,24 @@ class AsyncEngine:
         """All numbers of this moment, read from their owners."""
         self._started()
         return (
-            *await asyncio.to_thread(self._link.metrics),
+            *await self._ask(self._link.metrics),
             rejections(dict(self._rejected)),
             shared_patch_bytes(self._link.num_shared_bytes),
         )
 
     async def stats(self) -> SchedulerStats:
         self._started()
-        return await asyncio.to_thread(self._link.stats)
+        return await self._ask(self._link.stats)
 
     async def media_keys(self) -> tuple[bytes, ...]:
         """Keys of the pictures and clips whose features the engine has."""
         self._started()
-        return await asyncio.to_thread(self._link.media_keys)
+        return await self._ask(self._link.media_keys)
 
     async def reset_caches(self) -> None:
         """Forget every picture and prefix that no request holds."""
         self._started().forget_media()
-        await asyncio.to_thread(self._link.reset_caches)
+        await self._ask(self._link.reset_caches)
 
     def count_rejection(self, reason: str) -> None:
         """Add a request that was refused, here or before it came here; who tells the client counts it."""
@@ -242,6 +248,21 @@ class AsyncEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """The answer of the engine. One that hangs keeps only other questions waiting, until it counts as dead."""
+
+        def ask() -> T:
+            self._check_healthy()  # it may have died since
+            return question()
+
+        self._check_healthy()
+        return await asyncio.get_running_loop().run_in_executor(self._questions, ask)
+
+    def _check_healthy(self) -> None:
+        if not self.is_healthy:
+            self._serving()
+            raise EngineDead("the engine loop has ended or hangs; restart the server")
 
     def _terms(self, priority: int, timeout_s: float | None, tenant: str, request_id: str | None) -> Terms:
         now = self._link.clock()
