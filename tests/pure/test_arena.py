@@ -123,3 +123,23 @@ def test_a_request_that_was_not_prepared_is_held_when_it_is_needed(arena):
     assert holdings.offsets(asked).keys() == {key("1")}
     holdings.let_go("a")
     assert arena.num_held_bytes == 0
+
+
+def test_a_picture_that_another_thread_has_put_meanwhile_is_there_once(arena, monkeypatch):
+    holdings = Holdings(arena)
+    first, second = request("a", item("1", 10)), request("b", item("1", 10))
+    put = arena.try_put
+
+    def put_late(patches):
+        monkeypatch.undo()
+        holdings.hold(second)
+        return put(patches)
+
+    monkeypatch.setattr(arena, "try_put", put_late)
+    holdings.hold(first)
+    assert arena.num_held_bytes == PAGE
+    assert holdings.offsets(first) == holdings.offsets(second)
+    holdings.let_go("b")
+    assert arena.num_held_bytes == PAGE
+    holdings.let_go("a")
+    assert arena.num_held_bytes == 0
