@@ -81,13 +81,16 @@ def test_what_keeps_it_from_starting_is_one_line_and_exit_code_2(
 
 
 class Process:
-    """`tapetum serve`, from before it has loaded anything. `log` are the lines that it has written, decoded."""
+    """`tapetum serve`, from before it has loaded anything. `log` are the lines that it has written, decoded.
 
-    def __init__(self, *flags: str, files: Path | None = None) -> None:
+    `shell` starts it, as the command "$@".
+    """
+
+    def __init__(self, *flags: str, files: Path | None = None, shell: str = 'exec "$@"') -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.process = subprocess.Popen(
-            [*TAPETUM, "serve", "--port", str(port), *flags],
+            ["sh", "-c", shell, "sh", *TAPETUM, "serve", "--port", str(port), *flags],
             stderr=subprocess.PIPE,
             text=True,
             env=ENVIRONMENT,
@@ -204,3 +207,13 @@ def test_a_signal_while_it_loads_ends_it_well(started: list[Process]) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(30) == 0
     assert not any(line["level"] == "error" for line in server.log), server.log
+
+
+def test_without_standard_files_it_serves_and_ends_well(started: list[Process]) -> None:
+    server = Process(shell='exec "$@" <&- >&- 2>&-')
+    started.append(server)
+    assert eventually(lambda: server.status("/ready") == 200, within_s=60)
+    assert server.client.post("/v1/chat/completions", json=chat_body(max_tokens=2)).status_code == 200
+    assert server.client.post("/v1/chat/completions", content=b"{").status_code == 400
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0

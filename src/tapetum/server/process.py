@@ -1,4 +1,5 @@
-"""Settings of the server's own process that keep its event loop on time while pictures are prepared beside it.
+"""Settings of the server's own process: its standard files, and what keeps its event loop on time while pictures are
+prepared beside it.
 
 Threads take turns at the interpreter, and large buffers cost what their pages cost: both are process-wide, so they are
 set where a process is known to be a server, and nowhere else.
@@ -8,11 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 
 _TURN_S = 0.001  # how long another thread may go on once the loop wants the interpreter; by default 5 ms
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES, _KEPT_BYTES = 8 * 1024**2, 64 * 1024**2
+
+
+def keep_standard_files() -> None:
+    """Call it before any file is opened: a number that was closed would go to a socket, and with it what is printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def keep_loop_on_time() -> None:

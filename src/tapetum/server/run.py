@@ -22,7 +22,7 @@ from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.app import assemble
-from tapetum.server.process import keep_loop_on_time
+from tapetum.server.process import keep_loop_on_time, keep_standard_files
 from tapetum.server.protocol import GuardedProtocol
 from tapetum.server.report import report
 from tapetum.server.serving import Serving
@@ -34,6 +34,7 @@ _CLOSE_S = 5  # for connections to take their last bytes
 
 def serve(config: EngineConfig, server: ServerConfig) -> None:
     """Serve until a signal; raises what keeps the model from loading."""
+    keep_standard_files()
     keep_loop_on_time()
     engine = AsyncEngine(ProcessLink(config), restarts=server.engine_restarts)
     uvloop.run(_serve(engine, server))
