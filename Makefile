@@ -20,7 +20,7 @@ help:
 	@echo "make test      all tests but the long ones (minutes)"
 	@echo "make test-all  the long ones too"
 	@echo "make check     formatting, lint, types, who imports whom, file sizes"
-	@echo "make bench     time the engine beside transformers"
+	@echo "make bench     time the engine beside transformers, and what the server itself costs"
 
 demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py
@@ -41,6 +41,7 @@ check: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/engine.py --out .cache/bench.json
+	$(BIN)/python benchmarks/server.py --out .cache/bench-server.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old, 3.11 or later is needed: make PYTHON=python3.12 ...")'
