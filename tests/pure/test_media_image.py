@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 import zlib
 from io import BytesIO
@@ -17,7 +18,8 @@ from PIL import Image, ImageFile, ImageOps
 
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaTooLarge
-from tapetum.media.image import adopt_array, adopt_picture, decode, read_size
+from tapetum.media.deadlines import GivenUp
+from tapetum.media.image import adopt_array, adopt_picture, decode, read_size, to_rgb
 
 CONFIG = MediaConfig()
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000")
@@ -215,6 +217,32 @@ def test_animation_gives_its_first_frame(kind):
     assert np.abs(out - [255, 0, 0]).max() <= (3 if kind == "AVIF" else 0)
 
 
+def test_bands_make_no_difference(monkeypatch):
+    shaped = picture(23, 17, "RGBA")
+    shaped.putalpha(picture(23, 17, "L"))
+    palette = picture(23, 17).quantize(16)
+    palette.info["transparency"] = bytes(range(0, 256, 16))
+    clear = picture(23, 17)
+    clear.info["transparency"] = clear.getpixel((3, 4))
+    numbers = np.linspace(-7.5, 4000, 23 * 17, dtype=np.float32).reshape(17, 23)
+    numbers[2, 3], numbers[11, 5] = np.nan, np.inf
+    sources = (
+        shaped,
+        shaped.convert("LA"),
+        palette,
+        clear,
+        Image.fromarray(numbers),
+        Image.fromarray(numbers / 5000),
+        Image.fromarray((np.nan_to_num(numbers, posinf=0) * 10).astype(np.int32)),
+        Image.fromarray(np.abs(np.nan_to_num(numbers, posinf=0)).astype(np.uint16)),
+    )
+    whole = [np.asarray(to_rgb(source, CONFIG)) for source in sources]
+    for pixels in (1, 60, 391):
+        monkeypatch.setattr("tapetum.media.image._BAND_PIXELS", pixels)
+        for source, expected in zip(sources, whole, strict=True):
+            assert np.array_equal(np.asarray(to_rgb(source, CONFIG)), expected), source.mode
+
+
 def test_one_pixel_and_a_long_strip():
     assert pixels(decode(encoded(Image.new("RGB", (1, 1), "red"), "PNG"), CONFIG)).tolist() == [[[255, 0, 0]]]
     assert read_size(encoded(picture(400, 2), "PNG"), CONFIG) == (400, 2)
@@ -398,6 +426,79 @@ def test_large_but_allowed_pictures_raise_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read_size(data, CONFIG) == (30_000, 4_000)
+
+
+def slow_jpeg(side: int, num_scans: int) -> bytes:
+    """A small progressive file whose scans each go over every block and change nothing."""
+
+    def segment(marker: int, data: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+    num_blocks = (side // 8) ** 2
+    full, rest = divmod(num_blocks, 32767)  # runs of blocks without coefficients
+    bits = ("0" + "1" * 14) * full + "10" * rest
+    bits += "1" * (-len(bits) % 8)
+    scan = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    return b"".join(
+        (
+            b"\xff\xd8",
+            segment(0xDB, b"\0" + b"\1" * 64),
+            segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0"),
+            segment(0xC4, b"\0" + bytes([1] + [0] * 15) + b"\0"),
+            segment(0xC4, b"\x10" + bytes([1, 1] + [0] * 14) + b"\xe0\0"),
+            segment(0xDA, b"\1\1\0\0\0\0") + bytes(num_blocks // 8 + 1),
+            *[segment(0xDA, b"\1\1\0\1\x3f\0") + scan] * num_scans,
+            b"\xff\xd9",
+        )
+    )
+
+
+def slow_files() -> dict[str, bytes]:
+    many = struct.pack(">I", 0) + b"teSt" + struct.pack(">I", zlib.crc32(b"teSt"))
+    plain = png(8, 8, 8, 0, b"\0" * 72)
+    start, end = plain[:33], plain[33:]  # around the end of the first chunk
+    return {"scans of JPEG": slow_jpeg(4000, 3000), "chunks of PNG": start + many * 20_000 + end}
+
+
+@pytest.mark.parametrize("name", slow_files())
+def test_a_file_that_keeps_a_decoder_busy_is_given_up(name):
+    """Each asks soon and often."""
+    calls = 0
+
+    def go_on() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 12:
+            raise GivenUp
+
+    data = slow_files()[name]
+    started_s = time.monotonic()
+    with pytest.raises(GivenUp):
+        read_size(data, CONFIG, go_on)
+        decode(data, CONFIG, go_on)
+    assert time.monotonic() - started_s < 2
+
+
+def test_memory_of_a_conversion_is_that_of_its_source_and_its_result():
+    script = """
+        import resource
+        from tapetum.core.config import MediaConfig
+        from tapetum.media.image import decode
+        from tests.pure.test_media_image import png
+        side = 4000
+        for colour, source_bytes in ((0, 2), (6, 4), (4, 4)):
+            row = b"\\0" + bytes(side * {0: 2, 6: 8, 4: 4}[colour])
+            data = png(side, side, 16, colour, row * side)
+            del row
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            decode(data, MediaConfig())
+            after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            assert after - before < side * side * (source_bytes + 8) + 2**26, (colour, after - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

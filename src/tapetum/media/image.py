@@ -2,7 +2,9 @@
 
 `read_size` looks at the header alone and is where limits are checked; `decode` spends memory only after it. Files go
 straight to the one Pillow plugin that their first bytes name, so nothing global in Pillow is read or changed and its
-own size warnings stay out of the way (it may still warn about damaged metadata).
+own size warnings stay out of the way (it may still warn about damaged metadata). A parser or decoder asks at each of
+its reads whether to go on, since a small file may keep one busy for hours. Conversions go by bands of rows: what they
+need beside source and result stays small.
 
 How unlike kinds become RGB:
 - transparency (alpha, palette or one colour) is laid over `MediaConfig.alpha_ground`;
@@ -15,6 +17,7 @@ How unlike kinds become RGB:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
 
 import numpy as np
@@ -31,7 +34,10 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaTooLarge
+from tapetum.media.deadlines import GivenUp, GoOn
 
+_BAND_PIXELS = 2**22
+_JPEG_READ_BYTES = 16 * 1024  # at a time, instead of 64 KiB: so much can hold hundreds of scans of all pixels
 _JP2_BOX = b"\x00\x00\x00\x0cjP  \r\n\x87\n"
 # first bytes (after skipping `offset`), name in messages, plugin
 _FORMATS: tuple[tuple[int, bytes, str, type[ImageFile.ImageFile]], ...] = (
@@ -66,16 +72,20 @@ _UPRIGHT = {
 _QUARTER_TURNS = (5, 6, 7, 8)
 
 
-def read_size(data: bytes, config: MediaConfig) -> tuple[int, int]:
+def _always() -> None:
+    """Go on."""
+
+
+def read_size(data: bytes, config: MediaConfig, go_on: GoOn = _always) -> tuple[int, int]:
     """Upright (width, height) of a file, from its header; raises MediaError for what `decode` would refuse."""
-    picture, _ = _open(data, config)
+    picture, _ = _open(data, config, go_on)
     with picture:
         return _upright_size(picture)
 
 
-def decode(data: bytes, config: MediaConfig) -> Image.Image:
+def decode(data: bytes, config: MediaConfig, go_on: GoOn = _always) -> Image.Image:
     """The canonical picture of a file."""
-    picture, name = _open(data, config)
+    picture, name = _open(data, config, go_on)
     with picture:
         expected = _upright_size(picture)
         upright = _canonical(picture, name, config)
@@ -132,17 +142,31 @@ def check_pixels(size: tuple[int, int], config: MediaConfig) -> None:
         )
 
 
-def _open(data: bytes, config: MediaConfig) -> tuple[ImageFile.ImageFile, str]:
+class _WatchedBytes(BytesIO):
+    def __init__(self, data: bytes, go_on: GoOn) -> None:
+        super().__init__(data)
+        self._go_on = go_on
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._go_on()
+        return super().read(size)
+
+
+def _open(data: bytes, config: MediaConfig, go_on: GoOn) -> tuple[ImageFile.ImageFile, str]:
     """The file's header, parsed and within limits, and the name of its format."""
     check_bytes(len(data), config)
     name, plugin = _format(data)
     if plugin is WebPImageFile:
         check_pixels(_webp_size(data), config)
     try:
-        picture = plugin(BytesIO(data))
+        picture = plugin(_WatchedBytes(data, go_on))
+    except GivenUp:
+        raise
     except Exception as error:  # a parser of hostile bytes may raise anything
         raise MediaError(f"{name} picture has a broken header: {_reason(error)}") from error
     check_pixels(picture.size, config)
+    if isinstance(picture, JpegImageFile):
+        picture.decodermaxblock = _JPEG_READ_BYTES
     return picture, name
 
 
@@ -192,6 +216,8 @@ def _canonical(picture: Image.Image, name: str, config: MediaConfig) -> Image.Im
     try:
         picture.load()
         rgb = to_rgb(picture, config)
+    except GivenUp:
+        raise
     except Exception as error:  # a decoder of hostile bytes may raise anything
         raise MediaError(f"{name} picture cannot be decoded: {_reason(error)}") from error
     method = _UPRIGHT.get(orientation)
@@ -203,22 +229,39 @@ def to_rgb(picture: Image.Image, config: MediaConfig) -> Image.Image:
     if picture.mode.startswith("I") or picture.mode == "F":
         return Image.fromarray(_grey_levels(np.asarray(picture))).convert("RGB")
     if picture.has_transparency_data:
-        layered = picture.convert("RGBA")
         ground = Image.new("RGB", picture.size, config.alpha_ground)
-        ground.paste(layered.convert("RGB"), mask=layered.getchannel("A"))
+        for start, end in _bands(picture.size):
+            layered = picture.crop((0, start, picture.width, end)).convert("RGBA")
+            ground.paste(layered.convert("RGB"), (0, start), mask=layered.getchannel("A"))
         return ground
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
+def _bands(size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """First row and the one after the last of each."""
+    width, height = size
+    step = max(1, _BAND_PIXELS // width)
+    return ((start, min(start + step, height)) for start in range(0, height, step))
+
+
 def _grey_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Grey of more than 8 bits to uint8, by the rules of the module docstring. Not-a-number is black."""
-    levels = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(levels.min()), float(levels.max())
-    if values.dtype.kind in "iu" and low >= 0 and high <= 65535:
-        return (levels.astype(np.uint16) >> 8).astype(np.uint8)
+    height, width = values.shape
+    rows = [slice(*band) for band in _bands((width, height))]
+    ends = [(float(band.min()), float(band.max())) for band in (_finite(values[row]) for row in rows)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    is_16_bit = values.dtype.kind in "iu" and low >= 0 and high <= 65535
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    return np.rint((levels - low) / max(high - low, 1e-300) * 255).astype(np.uint8)
+    levels = np.empty(values.shape, np.uint8)
+    for row in rows:
+        band = _finite(values[row])
+        levels[row] = band // 256 if is_16_bit else np.rint((band - low) / max(high - low, 1e-300) * 255)
+    return levels
+
+
+def _finite(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    return np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _reason(error: Exception) -> str:

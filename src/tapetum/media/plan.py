@@ -51,7 +51,7 @@ class Shot:
             return
         for frame in self.frames:
             go_on()
-            yield frame if isinstance(frame, Image.Image) else decode(frame, config)
+            yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,11 +85,11 @@ class Planner:
         """Raises MediaError for what cannot be read, or whose header says that it will not do."""
         if part.kind == "image":
             picture = self._reader.read(part.source, is_trusted=part.is_trusted, go_on=go_on)
-            return Shot(kind="image", size=self._size(picture), num_frames=1, frames=(picture,))
+            return Shot(kind="image", size=self._size(picture, go_on), num_frames=1, frames=(picture,))
         clip = self._reader.read_clip(part.source, is_trusted=part.is_trusted, go_on=go_on)
         if isinstance(clip, VideoFile):
             return self._from_file(clip, options, go_on)
-        return self._from_list(clip, options)
+        return self._from_list(clip, options, go_on)
 
     def geometry(self, shot: Shot, options: ProcessorOptions) -> Geometry:
         """From the header alone, so that whatever is too large is refused before it is decoded."""
@@ -104,10 +104,10 @@ class Planner:
             )
         return geometry
 
-    def _from_list(self, frames: Sequence[Loaded], options: ProcessorOptions) -> Shot:
+    def _from_list(self, frames: Sequence[Loaded], options: ProcessorOptions, go_on: GoOn) -> Shot:
         if not frames:
             raise MediaError("clip has no frames; send at least one")
-        sizes = [self._size(frame) for frame in frames]
+        sizes = [self._size(frame, go_on) for frame in frames]
         for number, size in enumerate(sizes):
             if size != sizes[0]:
                 raise MediaError(
@@ -141,5 +141,5 @@ class Planner:
             indices=tuple(header.choose(count)),
         )
 
-    def _size(self, frame: Loaded) -> tuple[int, int]:
-        return frame.size if isinstance(frame, Image.Image) else read_size(frame, self._config)
+    def _size(self, frame: Loaded, go_on: GoOn) -> tuple[int, int]:
+        return frame.size if isinstance(frame, Image.Image) else read_size(frame, self._config, go_on)
