@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, TapetumError
+from tapetum.media.claims import check_claims
 from tapetum.media.deadlines import GivenUp
 from tapetum.media.image import check_bytes, check_pixels
 
@@ -67,6 +68,8 @@ def opened(data: bytes, config: MediaConfig) -> Iterator[tuple[InputContainer, V
         raise MediaError(
             f"video file {what}; send {_FORMAT_NAMES}, or the frames of the video as a list of pictures"
         )
+    if demuxer == "mov":
+        check_claims(data)
     # Decoders round sides up to whole blocks; what they give is measured again.
     limits = {"max_pixels": str(2 * config.max_pixels), "codec_whitelist": _CODECS}
     options = {**limits, "format_whitelist": demuxer, "protocol_whitelist": "none"}
