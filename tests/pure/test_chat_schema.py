@@ -296,3 +296,22 @@ def test_a_field_that_is_not_served_is_refused_by_name(name: str) -> None:
 
 def test_every_field_may_be_null() -> None:
     assert parse(**dict.fromkeys(OTHER_FIELDS))
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (b"[]," * 2**20, "brackets, limit 1048576"),
+        (b'{"a":1},' * 2**20, "brackets, limit 1048576"),
+        (b"1," * (2**22 + 2**11), "commas, limit"),
+    ],
+)
+def test_a_body_of_millions_of_parts_is_refused_before_they_are_made(parts: bytes, words: str) -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}],"anything":[' + parts + b"0]}"
+    with pytest.raises(RequestError, match=words):
+        parse_chat(body)
+
+
+def test_a_large_text_is_no_body_of_many_parts() -> None:
+    text = "{a: [1, 2]} and so on, " * 200_000
+    assert parse_chat(json.dumps({"messages": [{"role": "user", "content": text}]}).encode())

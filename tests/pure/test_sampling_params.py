@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.request import MAX_BIASED_TOKENS, Grammar, SamplingParams
+from tapetum.core.request import MAX_BIASED_TOKENS, MAX_STOP_TOKENS, Grammar, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from tapetum.core.request import MAX_BIASED_TOKENS, Grammar, SamplingParams
         ("logit_bias", {True: 2.0}, "token ids"),
         ("logit_bias", [(1, 2.0)], "must be a mapping"),
         ("logit_bias", dict.fromkeys(range(MAX_BIASED_TOKENS + 1), 1.0), "1025 tokens, limit 1024"),
+        ("stop_token_ids", [1] * (MAX_STOP_TOKENS + 1), "1025 tokens, limit 1024"),
         ("min_tokens", -1, "min_tokens is -1"),
         ("min_tokens", 1.0, "must be an integer"),
         ("min_tokens", True, "must be an integer"),

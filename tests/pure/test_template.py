@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.assets import MODEL_DIR
-from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.chat import ChatInput, MediaPart, Message, ToolCall
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TapetumError, TemplateError
 from tapetum.text.template import ChatTemplate, MediaSlot, Segment, split_prompt
 from tapetum.text.tokenizer import Tokenizer
@@ -182,6 +182,23 @@ def test_a_template_that_writes_without_end_is_stopped() -> None:
     endless = "{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}"
     with pytest.raises(TemplateError, match="16777216 characters"):
         template(endless).render(chat("hi"))
+
+
+@pytest.mark.parametrize("where", ["content", "role", "name", "reasoning", "tool_call_id", "calls"])
+def test_a_long_chat_is_refused_before_any_of_it_is_looked_through(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search through a hundred million characters is one step of the interpreter, and all others wait."""
+    monkeypatch.setattr("tapetum.text.template.MAX_PROMPT_CHARS", 1000)
+    long = "x" * 999
+    given: dict[str, object] = {"role": "user", "content": ("hi",)}
+    if where == "calls":
+        given["tool_calls"] = (ToolCall(id="1", name="f", arguments=long),)
+    else:
+        given[where] = (long, "y") if where == "content" else long
+    rendered = template("{{ raise_exception('it runs') }}")
+    with pytest.raises(TemplateError, match="characters, limit 1000"):
+        rendered.render(ChatInput(messages=(Message(**given),)))  # type: ignore[arg-type]
 
 
 def test_a_template_that_runs_too_long_is_stopped() -> None:

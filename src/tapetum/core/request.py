@@ -89,6 +89,7 @@ class SamplingParams:
 
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 1024
 MAX_BIASED_TOKENS = 1024
 _NEUTRAL: dict[str, object] = {
     "temperature": 0.0,
@@ -134,6 +135,11 @@ def _stop_tokens(given: object) -> tuple[int, ...]:
     if not isinstance(ids, (tuple, list)) or not all(type(token_id) is int for token_id in ids):
         raise InvalidParameter(
             f"stop_token_ids is {shown(given)}, must be a list of integers", param="stop_token_ids"
+        )
+    if len(ids) > MAX_STOP_TOKENS:
+        raise InvalidParameter(
+            f"stop_token_ids has {len(ids)} tokens, limit {MAX_STOP_TOKENS}; send fewer",
+            param="stop_token_ids",
         )
     return tuple(ids)
 

@@ -14,6 +14,8 @@ import msgspec
 from tapetum.core.errors import InvalidParameter, RequestError
 
 T = TypeVar("T")
+MAX_BRACKETS = 2**20  # that open, be it in texts too
+MAX_COMMAS = 2**22 + 2**10  # enough for all token ids that /detokenize takes
 _PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?([^`]*)`", re.DOTALL)
 
 
@@ -22,6 +24,7 @@ def parsed(decode: Callable[[bytes], T], body: bytes, remedies: Mapping[str, str
 
     `remedies`: what to do about a value, by a pattern of the end of its path.
     """
+    _check_parts(body)
     try:
         return decode(body)
     except msgspec.ValidationError as error:
@@ -30,6 +33,16 @@ def parsed(decode: Callable[[bytes], T], body: bytes, remedies: Mapping[str, str
         raise RequestError("the body is nested too deeply; flatten it") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is no JSON object: {error}") from error
+
+
+def _check_parts(body: bytes) -> None:
+    """Before millions of objects are made in one go, in which nothing else runs; raises RequestError."""
+    if len(body) <= MAX_BRACKETS:
+        return
+    for what, limit, marks in (("brackets", MAX_BRACKETS, b"[{"), ("commas", MAX_COMMAS, b",")):
+        count = sum(body.count(mark) for mark in marks)
+        if count > limit:
+            raise RequestError(f"the body has {count} {what}, limit {limit}; send fewer and larger parts")
 
 
 def invalid(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -49,7 +50,7 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
     done: Literal[True] | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(ClientFrame).decode
+_parse = partial(parsed, msgspec.json.Decoder(ClientFrame).decode)
 
 
 def routes(serving: Serving) -> list[WebSocketRoute]:
@@ -86,7 +87,8 @@ class _Connection:
 
     async def _take(self, message: str | bytes) -> None:
         try:
-            self._act(parsed(_decode, message.encode() if isinstance(message, str) else message))
+            body = message.encode() if isinstance(message, str) else message
+            self._act(await parse_as([body], _parse))
         except TapetumError as error:
             await self._send(ServerFrame(id=None, error=error_body(error).error))
 

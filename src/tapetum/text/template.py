@@ -8,7 +8,7 @@ text. Owns no pictures: a slot is filled by whoever has loaded the media.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,6 +88,7 @@ class ChatTemplate:
                 f"messages has {len(chat.messages)} entries of at least one token each, limit {max_tokens} tokens; "
                 "send fewer or raise --max-model-len"
             )
+        _check_chars(chat.messages)
         for name in _RESERVED:
             if name in chat.template_kwargs:
                 raise InvalidParameter(
@@ -224,6 +225,22 @@ def _cut_open(text: str, final: str, mark: str) -> str:
         )
     is_trimmed = not text.startswith(f"{mark} ", end)
     return text[:end].rstrip() if is_trimmed else text[:end]
+
+
+def _check_chars(messages: Sequence[Message]) -> None:
+    """Before any of it is looked through, which takes long without a pause."""
+    num_chars = sum(len(text) for message in messages for text in _texts(message))
+    if num_chars > MAX_PROMPT_CHARS:
+        raise TemplateError(
+            f"messages have {num_chars} characters, limit {MAX_PROMPT_CHARS}; shorten them", param="messages"
+        )
+
+
+def _texts(message: Message) -> Iterator[str]:
+    yield from (part for part in message.content if isinstance(part, str))
+    yield from (message.role, message.name or "", message.reasoning or "", message.tool_call_id or "")
+    for call in message.tool_calls:
+        yield from (call.id, call.name, call.arguments)
 
 
 def _check_slots(segments: list[Segment], messages: Iterable[Message]) -> None:
