@@ -51,6 +51,10 @@ def build_slow(config: EngineConfig) -> Engine:
     return _engine(config, Speaker(0.05))
 
 
+def build_stuck(config: EngineConfig) -> Engine:
+    return _engine(config, Speaker(2.5))
+
+
 def build_broken(config: EngineConfig) -> Engine:
     return _engine(config, Broken())
 

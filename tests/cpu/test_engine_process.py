@@ -73,8 +73,10 @@ async def test_text_and_pixels_cross_over_and_nothing_is_held_afterwards(service
     assert await text_of(service, picture(77), "Hello") == "pixel 77"
     assert link.num_shared_bytes == 0
     assert len(await service.media_keys()) == 1
+    assert service._front._ingest.cached_bytes > 0
     await service.reset_caches()
     assert await service.media_keys() == ()
+    assert service._front._ingest.cached_bytes == 0
     stats = await service.stats()
     assert (stats.num_running, stats.num_held_blocks, stats.num_cached_blocks) == (0, 0, 0)
 
@@ -336,6 +338,37 @@ async def test_a_process_that_cannot_be_started_leaves_nothing_behind(tmp_path, 
         await AsyncEngine(ProcessLink(EngineConfig())).start()
     assert list(tmp_path.iterdir()) == []
     await until(lambda: len(os.listdir("/proc/self/fd")) <= num_files)
+
+
+async def test_a_step_that_takes_too_long_is_seen_though_the_process_gives_signs_of_life(monkeypatch):
+    monkeypatch.setattr("tapetum.engine.session.MAX_STEP_S", 1.0)
+    async with AsyncEngine(ProcessLink(EngineConfig(), builder=f"{KIT}:build_stuck")) as service:
+        await service.submit(chat("Hello"), replace(GREEDY, max_tokens=1))
+        await until(lambda: not service.is_healthy, 5)
+        await until(lambda: service.is_healthy, 5)
+
+
+async def test_a_question_that_is_open_when_the_engine_dies_is_answered(service, link):
+    os.kill(link.pid, signal.SIGSTOP)
+    asked = asyncio.create_task(service.stats())
+    await asyncio.sleep(0.1)
+    os.kill(link.pid, signal.SIGKILL)
+    with pytest.raises(EngineDead, match="SIGKILL"):
+        await asyncio.wait_for(asked, 5)
+
+
+async def test_a_request_that_is_refused_once_it_is_ready_holds_nothing(service, link, monkeypatch):
+    prepare = link.prepare
+
+    def prepare_and_close(request):
+        prepare(request)
+        assert link.num_shared_bytes > 0
+        service._refusal = CapacityError("closed meanwhile")
+
+    monkeypatch.setattr(link, "prepare", prepare_and_close)
+    with pytest.raises(CapacityError, match="closed meanwhile"):
+        await service.submit(chat(picture(5), "Hello"), GREEDY)
+    assert link.num_shared_bytes == 0
 
 
 async def test_a_request_that_cannot_cross_over_holds_nothing(service, link):

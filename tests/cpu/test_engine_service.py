@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from unittest.mock import patch
 
 import pytest
 
@@ -62,13 +63,19 @@ def chat(*content) -> ChatInput:
     return ChatInput(messages=(Message(role="user", content=content),))
 
 
+def named(*names: str):
+    """Requests get these names, in the order in which they are handed in, while the result is entered."""
+    return patch("tapetum.engine.service.new_request_id", iter(names).__next__)
+
+
 async def held(service: AsyncEngine, executor: PacedExecutor, *names: str):
     """Generations that have been accepted and go on only with permits."""
     executor.gate = threading.Semaphore(0)
-    tasks = [asyncio.create_task(service.submit(chat(name), GREEDY, request_id=name)) for name in names]
-    while not all(task.done() for task in tasks):
-        await asyncio.sleep(0.01)
-        executor.gate.release()
+    with named(*names):
+        tasks = [asyncio.create_task(service.submit(chat(name), GREEDY)) for name in names]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0.01)
+            executor.gate.release()
     return [await task for task in tasks]
 
 
@@ -83,8 +90,7 @@ async def at_rest(service: AsyncEngine, executor: SpeakingExecutor) -> None:
 
 
 async def test_a_stream_joins_to_the_answer(service, executor):
-    generation = await service.submit(chat("Look: ", picture(1, 112, 140)), GREEDY, request_id="mine")
-    assert generation.request_id == "mine"
+    generation = await service.submit(chat("Look: ", picture(1, 112, 140)), GREEDY)
     deltas = [delta async for delta in generation]
     assert "".join(delta.text for delta in deltas) == TEXT
     assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
@@ -104,9 +110,10 @@ async def test_output_is_the_whole(service):
 
 async def test_many_clients_at_once_each_get_their_own(service, executor):
     executor.answers = lambda name: spoken(f"answer for {name}")
-    generations = await asyncio.gather(
-        *(service.submit(chat(f"Q{i} ", picture(i % 4)), GREEDY, request_id=f"c{i}") for i in range(40))
-    )
+    with named(*(f"c{i}" for i in range(40))):
+        generations = await asyncio.gather(
+            *(service.submit(chat(f"Q{i} ", picture(i % 4)), GREEDY) for i in range(40))
+        )
     outputs = await asyncio.gather(*(generation.output() for generation in generations))
     assert [output.outputs[0].text for output in outputs] == [f"answer for c{i}" for i in range(40)]
     await at_rest(service, executor)
@@ -315,15 +322,6 @@ async def test_a_timeout_ends_the_request(service, executor):
     with pytest.raises(DeadlinePassed, match="timeout_s"):
         await generation.output()
     await at_rest(service, executor)
-
-
-async def test_an_id_in_use_is_refused(service, executor):
-    executor.gate = threading.Semaphore(0)
-    first = await service.submit(chat("x"), GREEDY, request_id="twin")
-    with pytest.raises(InvalidParameter, match="twin"):
-        await service.submit(chat("y"), GREEDY, request_id="twin")
-    executor.gate.release(1000)
-    assert (await first.output()).outputs[0].text == TEXT
 
 
 async def test_death_reaches_everyone_and_is_seen(service, executor):

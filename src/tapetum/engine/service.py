@@ -25,7 +25,6 @@ from tapetum.core.errors import (
     CapacityError,
     DeadlinePassed,
     EngineDead,
-    InvalidParameter,
     TapetumError,
 )
 from tapetum.core.model import ModelFacts
@@ -125,20 +124,19 @@ class AsyncEngine:
         priority: int = 0,
         timeout_s: float | None = None,
         tenant: str = "",
-        request_id: str | None = None,
     ) -> Generation:
         """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here.
 
         A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
         """
-        terms = self._terms(priority, timeout_s, tenant, request_id)
+        terms = self._terms(priority, timeout_s, tenant)
         return await self._hand_in(await self._prepare(prompt, sampling, terms, has_to_cross=True))
 
     async def prompt(
         self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
     ) -> Prompt:
         """What the model would get; nothing is handed to the engine."""
-        terms = self._terms(0, None, tenant, None)
+        terms = self._terms(0, None, tenant)
         return (await self._prepare(prompt, sampling, terms, has_to_cross=False)).prompt
 
     def choices(self, generation: Generation, count: int) -> Choices:
@@ -264,10 +262,10 @@ class AsyncEngine:
             self._serving()
             raise EngineDead("the engine loop has ended or hangs; restart the server")
 
-    def _terms(self, priority: int, timeout_s: float | None, tenant: str, request_id: str | None) -> Terms:
+    def _terms(self, priority: int, timeout_s: float | None, tenant: str) -> Terms:
         now = self._link.clock()
         return Terms(
-            request_id=request_id or new_request_id(),
+            request_id=new_request_id(),
             arrival_s=now,
             tenant=tenant,
             priority=priority,
@@ -305,13 +303,8 @@ class AsyncEngine:
         return await self._hand_in(generation.forked(new_request_id(), index), is_prepared=False)
 
     async def _hand_in(self, request: Request, *, is_prepared: bool = True) -> Generation:
-        request_id = request.request_id
         try:
             self._serving()  # it may have ended during the preparation
-            if request_id in self._generations:
-                raise InvalidParameter(
-                    f"request_id {request_id} is in use; choose another", param="request_id"
-                )
         except TapetumError:
             if is_prepared:
                 self._link.discard(request)
@@ -322,7 +315,7 @@ class AsyncEngine:
             request, prepared_s=self._link.clock(), tokenizer=self.tokenizer, cancel=self._link.abort
         )
         self._link.add(request)
-        self._generations[request_id] = generation
+        self._generations[request.request_id] = generation
         await generation.accepted()
         return generation
 

@@ -21,10 +21,7 @@ from tapetum.text.tools import ToolStyle
 
 
 async def ask_chat(serving: Serving, question: ChatQuestion, *, tenant: str) -> Reply:
-    """Hand the request to the engine. Everything that can be refused is refused from here, as a TapetumError.
-
-    The engine names its request itself: the id a client gave may be in use, and only comes back to it.
-    """
+    """Hand the request to the engine. Everything that can be refused is refused from here, as a TapetumError."""
     asked, sampling, use = question.asked, question.sampling, question.use
     model = serving.model_name(asked.model)
     engine = serving.engine
