@@ -38,8 +38,11 @@ async def test_what_comes_of_work_that_was_given_up_is_wasted_once(
         assert go_on.wait(10)
         return "made all the same"
 
-    left_s = 0.05 if way == "late" else None
-    running = asyncio.create_task(preparation.run(work, loads, left_s=left_s, on_waste=wasted.append))
+    async def wait() -> str:
+        async with asyncio.timeout(0.05 if way == "late" else None):
+            return await preparation.run(work, loads, on_waste=wasted.append)
+
+    running = asyncio.create_task(wait())
     await asyncio.sleep(0.02)
     if way == "cancelled":
         running.cancel()
