@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tapetum import __version__
+from tapetum.command_help import FlagsCommand
 from tapetum.commands.batch import run_batch
 from tapetum.commands.chat import chat
 from tapetum.core.config import EngineConfig
@@ -31,6 +32,7 @@ from tapetum.flags import (
     model_option,
     one_model,
     option,
+    sampling_flags,
     serve_config,
     server_flags,
 )
@@ -41,14 +43,22 @@ if TYPE_CHECKING:
     from tapetum.engine.output import Delta
 
 
+_INTERRUPTED = 130  # what shells use for the end by Ctrl-C
+
+
 class _Commands(click.Group):
+    command_class = FlagsCommand
+
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; a typed error is one line and an exit code, not a traceback."""
+        """Run a command; a typed error is one line and an exit code, not a traceback, and so is Ctrl-C."""
         try:
             return super().invoke(ctx)
         except TapetumError as error:
             click.echo(f"tapetum: {error.message}", err=True)
             ctx.exit(2 if isinstance(error, (RequestError, ConfigError)) else 1)
+        except KeyboardInterrupt:
+            click.echo("tapetum: stopped", err=True)
+            ctx.exit(_INTERRUPTED)
 
 
 @click.group(
@@ -64,12 +74,9 @@ def main() -> None:
 
 @main.command()
 @click.argument("words", nargs=-1, required=True, metavar="[MODEL] FILE... QUESTION")
+@sampling_flags
+@option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @engine_flags
-@click.option("--max-tokens", type=COUNT, help="Longest answer; default: what the model says.")
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), help="0 is greedy; default: what the model says."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def run(
     words: tuple[str, ...],
     max_tokens: int | None,
@@ -109,13 +116,11 @@ def serve(model_argument: str | None, **options: object) -> None:
 @click.argument("model_argument", required=False, metavar="[MODEL]")
 @model_option
 @option("--dtype", "dtype", type=DTYPE, default="auto", show_default=True, help="Type of the weights.")
-@click.option("--n", type=COUNT, default=100, show_default=True, help="Questions of each task.")
-@click.option(
-    "--tasks", help="Names with commas between; default: all that the bundled model was trained on."
+@option("--n", "n", type=COUNT, default=100, show_default=True, help="Questions of each task.")
+@option(
+    "--tasks", "tasks", help="Names with commas between; default: all that the bundled model was trained on."
 )
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False), help="Write figures and wrong answers here."
-)
+@option("--json", "json_path", type=click.Path(dir_okay=False), help="Write figures and wrong answers here.")
 def evaluate(
     model_argument: str | None,
     dtype: str,
@@ -144,10 +149,12 @@ def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str 
     )
     model = one_model(names.pop(0) if is_model else None, options)
     for name in names:
+        if os.path.isdir(name):
+            raise click.UsageError(f"{name} is a directory without a config.json, so it is no model")
         if not os.path.isfile(name):
             raise click.UsageError(
-                f"{name} is neither a picture nor a model directory; name pictures first, then the question in "
-                "quotes, and give a hub id with --model"
+                f"no such file: {name}; name pictures first, then the question in quotes, and give a hub id with "
+                "--model"
             )
     if os.path.isfile(question):
         raise click.UsageError(f"{question} is a file; put the question behind it, in quotes")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 import click
 from click.core import ParameterSource
 
+from tapetum.command_help import EngineOption
 from tapetum.config_file import read_config_file
 from tapetum.core.config import (
     GIB,
@@ -118,12 +119,27 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ("--max-num-seqs", "max_num_seqs", click.INT, "Requests in one step."),
     ("--max-num-batched-tokens", "max_num_batched_tokens", click.INT, "Tokens in one step."),
     ("--encoder-budget-tokens", "encoder_budget_tokens", click.INT, "Visual tokens encoded in one step."),
-    ("--itl-target-ms", "itl_target_ms", click.FLOAT, "Wanted time between tokens."),
+    (
+        "--itl-target-ms",
+        "itl_target_ms",
+        click.FLOAT,
+        "Wanted time between tokens: lower for smoother streams, higher for more answers at once.",
+    ),
     ("--max-queue-len", "max_queue_len", click.INT, "Requests that may wait; more are refused."),
-    ("--schedule", "schedule", click.Choice(get_args(Schedule)), "What a step is cut for."),
+    (
+        "--schedule",
+        "schedule",
+        click.Choice(get_args(Schedule)),
+        "What a step is cut for: interactive for people who wait, throughput for batches.",
+    ),
     ("--kv-cache-memory", "kv_cache_bytes", _GIB, "Memory for keys and values."),
     ("--feature-cache-gib", "feature_cache_bytes", _GIB, "Memory for encoded pictures."),
-    ("--block-size", "block_size", click.INT, "Tokens in a block of the KV cache."),
+    (
+        "--block-size",
+        "block_size",
+        click.INT,
+        "Tokens in a block of the KV cache; the default is right but for experiments.",
+    ),
     (
         "--gpu-memory-utilization",
         "gpu_memory_utilization",
@@ -183,18 +199,20 @@ _UNSET_MEANS = {
 
 def engine_flags(command: T) -> T:
     """Every flag of an engine; one that is not given leaves its record's default."""
-    command = _of_table(_ENGINE_FLAGS, command)
+    command = _of_table(_ENGINE_FLAGS, command, EngineOption)
     command = option(
         "--allowed-media-domains",
         "allowed_domains",
         type=_Names(),
         multiple=True,
+        cls=EngineOption,
         help="Where http(s) references may lead: origins, host names, * for any; several.  [default: nowhere]",
     )(command)
     command = option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         "has_prefix_caching",
         default=None,
+        cls=EngineOption,
         help="Reuse the keys and values of equal beginnings.  [default: enabled]",
     )(command)
     command = option(
@@ -209,6 +227,19 @@ def engine_flags(command: T) -> T:
     return model_option(command)
 
 
+def sampling_flags(command: T) -> T:
+    """The two that say how answers are sampled."""
+    command = option(
+        "--temperature",
+        "temperature",
+        type=click.FloatRange(min=0),
+        help="0 is greedy.  [default: what the model says]",
+    )(command)
+    return option(
+        "--max-tokens", "max_tokens", type=COUNT, help="Longest answer.  [default: what the model says]"
+    )(command)
+
+
 def server_flags(command: T) -> T:
     """Every flag of a server."""
     several = (
@@ -221,19 +252,22 @@ def server_flags(command: T) -> T:
     command = option(
         "--enable-debug-endpoints", "has_debug_endpoints", is_flag=True, default=None, help="Serve /debug."
     )(command)
-    return _of_table(_SERVER_FLAGS, command)
+    return _of_table(_SERVER_FLAGS, command, click.Option)
 
 
-def _of_table(table: Sequence[tuple[str, str, click.ParamType[Any], str]], command: T) -> T:
+def _of_table(
+    table: Sequence[tuple[str, str, click.ParamType[Any], str]], command: T, cls: type[click.Option]
+) -> T:
     for flag, name, kind, meaning in reversed(table):
-        command = option(flag, name, type=kind, help=f"{meaning}  [default: {_shown(name, kind)}]")(command)
+        meaning = f"{meaning}  [default: {_shown(name, kind)}]"
+        command = option(flag, name, type=kind, cls=cls, help=meaning)(command)
     return command
 
 
-def option(flag: str, name: str, **attributes: Any) -> Callable[[T], T]:
-    """A flag that is an environment variable too."""
+def option(flag: str, name: str, *short: str, **attributes: Any) -> Callable[[T], T]:
+    """A flag, perhaps with a short form, that is an environment variable too."""
     variable = "TAPETUM_" + flag.partition("/")[0].lstrip("-").replace("-", "_").upper()
-    return click.option(flag, name, envvar=variable, **attributes)
+    return click.option(flag, name, *short, envvar=variable, **attributes)
 
 
 def model_option(command: T) -> T:

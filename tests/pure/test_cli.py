@@ -356,7 +356,8 @@ def test_a_range_names_the_flag_of_its_field() -> None:
         (["serve", "--zebra"], "zebra"),
         (["serve", "a", "--model", "b"], "two models are named, a and b"),
         (["run"], "Missing argument"),
-        (["run", "missing.png", "What?"], "missing.png is neither a picture"),
+        (["run", "missing.png", "What?"], "no such file: missing.png"),
+        (["run", str(SAMPLES_DIR), "What?"], "samples is a directory without a config.json"),
         (["run", PICTURE], "is a file; put the question behind it"),
         (["run", PICTURE, "What?", "--max-tokens", "0"], "0"),
         (["run", "--model", "no/such/model/here", PICTURE, "What?"], "no/such/model/here"),
@@ -388,7 +389,7 @@ def test_a_typed_error_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Tapet
 
 def test_a_question_longer_than_a_file_name_is_a_question() -> None:
     result = cli("run", "missing.png", "why " * 2000)
-    assert "missing.png is neither a picture" in result.stderr
+    assert "no such file: missing.png" in result.stderr
 
 
 def test_evaluate_passes_its_flags_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -414,3 +415,40 @@ def test_no_two_records_share_a_field_name() -> None:
     parts = [getattr(EngineConfig(), item.name) for item in fields(EngineConfig)]
     names = [item.name for part in parts for item in fields(part)]
     assert len(names) == len(set(names)), "flags name fields without their record"
+
+
+def test_every_flag_of_every_command_has_its_variable() -> None:
+    from tapetum.cli import main
+
+    for command in main.commands.values():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                flag = parameter.opts[0]
+                assert parameter.envvar == "TAPETUM_" + flag.strip("-").replace("-", "_").upper(), flag
+
+
+def test_help_shows_the_flags_of_a_command_before_those_of_an_engine() -> None:
+    own = {"run": "--json", "chat": "--url", "run-batch": "--concurrency", "serve": "--port"}
+    for name, flag in own.items():
+        text = cli(name, "--help").output
+        options, heading, engine = text.partition("\nEngine options:\n")
+        assert heading, name
+        assert f"{flag} " in options
+        assert "--model " in options
+        assert "--schedule" not in options
+        assert "--schedule" in engine
+        assert flag + " " not in engine
+        assert "--help" in options
+        assert "MODEL]" not in options.partition("Options:")[2]
+
+
+def test_an_interrupt_while_a_model_loads_is_one_line_and_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tapetum.engine import service
+
+    async def interrupted(engine: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service.AsyncEngine, "start", interrupted)
+    result = cli("run", PICTURE, "What?")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == "tapetum: stopped"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from tapetum.command_help import FlagsCommand
 from tapetum.commands.place import Place, client_of, place_flags, place_of, unreachable
 from tapetum.core.config import ScheduleConfig
 from tapetum.flags import COUNT, option
@@ -24,19 +25,17 @@ _MAX_EXIT_CODE = 125  # shells use those above for other ends
 _INTERRUPTED = 130
 
 
-@click.command("run-batch")
-@click.option(
-    "-i", "--input", "source", type=click.File("rb"), required=True, help="Requests; - = standard input."
-)
-@click.option(
-    "-o",
+@click.command("run-batch", cls=FlagsCommand)
+@option("--input", "source", "-i", type=click.File("rb"), required=True, help="Requests; - = standard input.")
+@option(
     "--output",
     "target",
+    "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     help="Answers, in the order in which they come.",
 )
-@click.option("--concurrency", type=COUNT, help="Requests at a time.  [default: --max-num-seqs]")
+@option("--concurrency", "concurrency", type=COUNT, help="Requests at a time.  [default: --max-num-seqs]")
 @option(
     "--served-model-name",
     "served_model_names",

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tapetum.command_help import FlagsCommand
 from tapetum.commands.conversation import Conversation, Kind, paths_of, split_dropped
 from tapetum.commands.place import Place, client_of, place_flags, place_of, unreachable
 from tapetum.core.errors import EngineError, RequestError, TapetumError
-from tapetum.flags import COUNT
+from tapetum.flags import sampling_flags
 
 if TYPE_CHECKING:
     import httpx2
@@ -36,11 +37,8 @@ A backslash at the end of a line goes on with the next one. Ctrl-C stops an answ
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
-@click.command()
-@click.option("--max-tokens", type=COUNT, help="Longest answer; default: what the model says.")
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), help="0 is greedy; default: what the model says."
-)
+@click.command(cls=FlagsCommand)
+@sampling_flags
 @place_flags
 @click.pass_context
 def chat(
