@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
+
 import pytest
 
 from tapetum.core.chat import MediaPart
+from tapetum.core.errors import InvalidParameter
+from tapetum.processing.options import ProcessorOptions
+from tapetum.server.chat.parts import VideoPart
+from tapetum.server.chat.schema import parse_chat
 from tests.pure.chat_kit import ask, message, refusal
 
 
@@ -40,7 +46,9 @@ SPELLINGS = [
 @pytest.mark.parametrize(("part", "expected"), SPELLINGS)
 def test_a_picture_or_clip_may_be_written_in_several_ways(part: dict, expected: object) -> None:
     assert medium(part) == expected
-    assert medium({**part, "uuid": "mine", "zebra": 1}) == expected  # what a client calls it decides nothing
+    assert (
+        medium({**part, "uuid": "mine", "cache_control": {"type": "ephemeral"}}) == expected
+    )  # what a client calls it decides nothing
 
 
 def test_text_comes_as_a_string_or_in_parts() -> None:
@@ -100,7 +108,7 @@ def test_detail_is_an_option_wherever_it_is_written(detail: str) -> None:
         ({"type": "image_url", "image_url": {"url": 5}}, "messages[0].content[0].image_url.url", "str"),
         ({"type": "image_url", "image_url": {}}, "messages[0].content[0].image_url", "url"),
         ({"type": "image_url", "image_url": None}, "messages[0].content[0].image_url", "null"),
-        ({"type": "input_image", "file_id": "f"}, "messages[0].content[0]", "image_url"),
+        ({"type": "input_image", "file_id": "f"}, "messages[0].content[0].file_id", "null"),
         ({"type": "video", "video": []}, "messages[0].content[0].video", ">= 1"),
         ({"type": "image", "image": [URL]}, "messages[0].content[0].image", "array"),
         (
@@ -212,3 +220,18 @@ def test_tools_are_told_to_the_model_unless_it_shall_call_none() -> None:
 )
 def test_tools_that_are_none_are_named(fields: dict[str, object], param: str) -> None:
     assert refusal(**fields).param == param
+
+
+def test_every_option_of_the_processor_may_stand_in_a_clip_and_no_other_field() -> None:
+    bounds = {"min_frames": 2, "max_frames": 6}
+    assert medium({"type": "video", "video": [URL], **bounds}) == ("video", (URL,), bounds)
+    assert {item.name for item in fields_of(ProcessorOptions)} <= set(VideoPart.__struct_fields__)
+    with pytest.raises(InvalidParameter, match=r"did you mean max_frames\?") as caught:
+        medium({"type": "video", "video": [URL], "max_frame": 6})
+    assert caught.value.param == "messages[0].content[0].max_frame"
+
+
+def test_a_body_whose_rest_is_no_json_is_told_where_it_first_goes_wrong() -> None:
+    body = b'{"messages": [{"role": "user"}], "n": 500, "zebra": ' + b"[" * 100_000
+    with pytest.raises(InvalidParameter, match="n: Expected `int` <= 128"):
+        parse_chat(body)

@@ -67,6 +67,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def plain(number: float) -> str:
+    """A bound in a message: an integer with all its digits, anything else in short."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
 def _fits(value: object, hint: object) -> bool:
     kind, parts = get_origin(hint), get_args(hint)
     if kind is UnionType or kind is Union:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Literal, get_args
 
-from tapetum.core.checks import MAX_SEED, MAX_TOKENS, shown
+from tapetum.core.checks import MAX_SEED, MAX_TOKENS, plain, shown
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import Span
 
@@ -178,7 +178,9 @@ def _check_range(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, wanted):
         raise InvalidParameter(f"{name} is {shown(value)}, must be {kind}", param=name)
     if not low <= value <= high:  # also refuses NaN
-        raise InvalidParameter(f"{name} is {shown(value)}, allowed are {low:g} to {high:g}", param=name)
+        raise InvalidParameter(
+            f"{name} is {shown(value)}, allowed are {plain(low)} to {plain(high)}", param=name
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

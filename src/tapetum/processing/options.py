@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
 
+from tapetum.core.checks import plain
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import ConfigError, InvalidParameter
 from tapetum.core.media import MediaKind
@@ -139,7 +140,7 @@ def _check_number(name: str, value: object, kind: type | tuple[type, ...], low: 
         wanted = "an integer" if kind is int else "a number"
         raise InvalidParameter(f"{name} is {value!r}, must be {wanted}", param=name)
     if not low <= value <= high:  # type: ignore[operator]  # also refuses NaN
-        raise InvalidParameter(f"{name} is {value}, allowed are {low:g} to {high:g}", param=name)
+        raise InvalidParameter(f"{name} is {value}, allowed are {plain(low)} to {plain(high)}", param=name)
 
 
 def _check_order(options: ProcessorOptions, low: str, high: str) -> None:

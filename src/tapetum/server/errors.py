@@ -84,6 +84,15 @@ def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:half]} ... {text[-half:]}"
 
 
+def let_go(error: BaseException | None) -> None:
+    """Forget by what way an error that is told came. A body of megabytes may lie on it, and in a circle with the error
+    itself through the future of a thread: only a collection would find it, long after many more.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def error_type(status: int) -> str:
     """The word that OpenAI's clients know for an HTTP status."""
     if status >= 500:

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.server.errors import ErrorBody, ErrorDetail, error_type
+from tapetum.server.errors import ErrorBody, ErrorDetail, error_type, let_go
 from tapetum.server.logs import record_of
 from tapetum.server.serving import Serving, json_response
 
@@ -21,6 +21,7 @@ def tellers(serving: Serving) -> dict[type[Exception], Teller]:
 
     async def tell_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, TapetumError)
+        let_go(error)
         return serving.tell(request.scope, error)
 
     async def tell_failure(request: Request, error: Exception) -> Response:

@@ -64,11 +64,13 @@ async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
             _log.info("serving %s at %s://%s:%d/v1", " and ".join(engine.model_names), scheme, host, port)
             await asyncio.wait((leaving, answering), return_when=asyncio.FIRST_COMPLETED)
     finally:
+        is_asked = leaving.done()
         for task in (loading, leaving, reporting):
             task.cancel()
-        _log.info(
-            "stopping; what runs has %g s to end, another signal ends it at once", config.shutdown_grace_s
-        )
+        if is_asked:
+            _log.info(
+                "stopping; what runs has %g s to end, another signal ends it at once", config.shutdown_grace_s
+            )
         num_left = await serving.traffic.drain(config.shutdown_grace_s)
         if num_left:
             _log.warning("%d requests have not ended in time and are cut off", num_left)

@@ -50,7 +50,7 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
     done: Literal[True] | UnsetType = UNSET
 
 
-_parse = partial(parsed, msgspec.json.Decoder(ClientFrame).decode)
+_parse = partial(parsed, msgspec.json.Decoder(ClientFrame))
 
 
 def routes(serving: Serving) -> list[WebSocketRoute]:

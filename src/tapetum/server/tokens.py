@@ -62,8 +62,8 @@ class DetokenizeAnswer(Struct, frozen=True):
     prompt: str
 
 
-_decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
-_decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
+_tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
+_detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -96,7 +96,7 @@ def routes(serving: Serving) -> list[Route]:
         )
 
     async def detokenize(request: Request) -> Response:
-        asked = await read_as(request, partial(parsed, _decode_detokenize))
+        asked = await read_as(request, partial(parsed, _detokenize_decoder))
         serving.model_name(asked.model)
         return json_response(await aside(_written, engine.tokenizer, asked.tokens))
 
@@ -108,7 +108,7 @@ def routes(serving: Serving) -> list[Route]:
 
 def _parse(body: bytes) -> tuple[TokenizeRequest, ChatQuestion | None]:
     """What is asked, and the chat that is to be tokenised, if it is one."""
-    asked = parsed(_decode_tokenize, body)
+    asked = parsed(_tokenize_decoder, body)
     if asked.is_chat == (asked.prompt is not None):
         raise InvalidParameter(
             "the body has to hold either prompt or messages; send one of them", param="prompt"

@@ -32,7 +32,7 @@ class VlmAnswer(Struct, frozen=True, kw_only=True):
     tapetum: Disclosure
 
 
-_decode = msgspec.json.Decoder(VlmRequest).decode
+_decoder = msgspec.json.Decoder(VlmRequest)
 
 
 def routes(serving: Serving) -> list[Route]:
@@ -48,7 +48,7 @@ def routes(serving: Serving) -> list[Route]:
 
 def _parse(body: bytes) -> ChatQuestion:
     """The chat that a body amounts to; raises RequestError and its children."""
-    asked = parsed(_decode, body)
+    asked = parsed(_decoder, body)
     if asked.stream or asked.num_choices > 1:
         name = "stream" if asked.stream else "n"
         raise NotSupported(f"{name} is not supported here; ask /v1/chat/completions for it", param=name)

@@ -1,8 +1,9 @@
 """The parts of a message's content: text, pictures and clips in the words of several APIs, and what they refer to.
 
 Owns the shapes that are taken. References of clients are never trusted: whether one may be followed is the media
-layer's to say, and so are the ranges of the options. A `uuid` may come with a part and is not looked at, since what
-a picture is, its pixels decide.
+layer's to say, and so are the ranges of the options. A part has no other fields than these: an option that is
+misspelt would be one that is ignored. `uuid`, `format` and `cache_control` may come with it and are not looked at,
+since what a picture is, its pixels decide, and its file what it is written in.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from tapetum.core.media import MediaKind
 Detail = Literal["auto", "low", "high"]
 
 
-class Reference(Struct, frozen=True):
+class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     url: str
     detail: Detail | None = None
+    format: str | None = None
+    uuid: str | None = None
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -38,16 +41,20 @@ class RefusalPart(Struct, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
 
-class _Media(Struct, frozen=True, kw_only=True, tag_field="type"):
+class _Media(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     detail: Detail | None = None
     min_pixels: int | None = None
     max_pixels: int | None = None
     max_visual_tokens: int | None = None
+    uuid: str | None = None
+    cache_control: dict[str, object] | None = None
 
 
 class _Video(_Media, frozen=True, kw_only=True):
     fps: float | None = None
     num_frames: int | None = None
+    min_frames: int | None = None
+    max_frames: int | None = None
 
 
 class ImageUrlPart(_Media, frozen=True, kw_only=True, tag="image_url"):
@@ -56,6 +63,8 @@ class ImageUrlPart(_Media, frozen=True, kw_only=True, tag="image_url"):
 
 class InputImagePart(ImageUrlPart, frozen=True, kw_only=True, tag="input_image"):
     """A picture as /v1/responses calls it."""
+
+    file_id: None = None  # no files are kept here
 
 
 class ImagePart(_Media, frozen=True, kw_only=True, tag="image"):
@@ -142,7 +151,8 @@ def _own_options(part: MediaContent) -> dict[str, object]:
         "detail": next(iter(_details(part)), None),
     }
     if isinstance(part, (VideoUrlPart, VideoPart)):
-        named |= {"fps": part.fps, "num_frames": part.num_frames}
+        frames = ("fps", "num_frames", "min_frames", "max_frames")
+        named |= {name: getattr(part, name) for name in frames}
     return {name: value for name, value in named.items() if value is not None}
 
 

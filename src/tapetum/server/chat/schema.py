@@ -55,7 +55,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     max_visual_tokens: Annotated[int, Meta(ge=1)] | None = None
 
 
-_decode = msgspec.json.Decoder(ChatRequest).decode
+_decoder = msgspec.json.Decoder(ChatRequest)
 _REMEDIES = {
     r"content\[\d+\]\.type": "parts may be " + PART_TYPES,
     r"detail": "pictures may be seen in detail auto, low or high; min_pixels and max_pixels bound them freely",
@@ -64,7 +64,7 @@ _REMEDIES = {
 
 def parse_chat(body: bytes) -> ChatRequest:
     """Validate a request body; raises RequestError and its children."""
-    request = parsed(_decode, body, _REMEDIES)
+    request = parsed(_decoder, body, _REMEDIES)
     check_chat(request)
     return request
 

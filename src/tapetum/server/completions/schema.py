@@ -33,12 +33,12 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
 # Known fields that are not served, with the values that ask for nothing.
 _UNSERVED: dict[str, tuple[object, ...]] = {"prompt_embeds": (), "suffix": ("",)}
-_decode = msgspec.json.Decoder(CompletionRequest).decode
+_decoder = msgspec.json.Decoder(CompletionRequest)
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Validate a request body; raises RequestError and its children."""
-    asked = parsed(_decode, body)
+    asked = parsed(_decoder, body)
     refuse_unserved(asked, but=("best_of", "echo"))
     refuse(asked, _UNSERVED)
     if asked.best_of is not None and asked.best_of != asked.num_choices:

@@ -34,10 +34,13 @@ class Refusal(Struct, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
 
-class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
+class InputImage(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="input_image"
+):
     image_url: str | None = None
     detail: Detail | None = None
     file_id: str | None = None
+    uuid: str | None = None  # not looked at, as in chat
 
 
 Content = InputText | OutputText | Refusal | InputImage
@@ -73,7 +76,7 @@ class _Kind(Struct, frozen=True):
 
 
 Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
-_decode_kind = msgspec.json.Decoder(_Kind).decode
+_kind_decoder = msgspec.json.Decoder(_Kind)
 _DECODERS: dict[str, msgspec.json.Decoder[Item]] = {
     "message": msgspec.json.Decoder(MessageItem),
     "function_call": msgspec.json.Decoder(CallItem),
@@ -95,16 +98,17 @@ def messages_of(given: str | Sequence[Raw]) -> list[ChatMessage]:
 
 
 def _item(raw: Raw, place: str) -> Item:
+    decoder: msgspec.json.Decoder[_Kind] | msgspec.json.Decoder[Item] = _kind_decoder
     try:
-        kind = _decode_kind(raw)
-        name = kind.type or "message"
+        name = _kind_decoder.decode(raw).type or "message"
         if name not in _DECODERS:
             raise NotSupported(
                 f"{place} is of type {name!r:.60}; send {', '.join(_DECODERS)}", param=f"{place}.type"
             )
-        return _DECODERS[name].decode(raw)
+        decoder = _DECODERS[name]
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise invalid(error, place, remedies=_REMEDIES) from error
+        raise invalid(error, decoder.type, raw, place, remedies=_REMEDIES) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"{place} is no JSON object: {error}", param=place) from error
 

@@ -89,12 +89,12 @@ _UNSERVED: dict[str, tuple[object, ...]] = {
     "prompt": (),
     "top_logprobs": (0,),
 }
-_decode = msgspec.json.Decoder(ResponsesRequest).decode
+_decoder = msgspec.json.Decoder(ResponsesRequest)
 
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Validate a request body; raises RequestError and its children."""
-    asked = parsed(_decode, body)
+    asked = parsed(_decoder, body)
     refuse_unserved(asked, but=("store",))  # which the answer denies
     refuse(asked, _UNSERVED)
     if asked.reasoning is not None and asked.reasoning != Reasoning():
