@@ -90,7 +90,7 @@ def test_an_example_of_every_question_works(server: TestServer) -> None:
         if operation.event is not None:
             streamed = server.client.post(operation.path, json={**operation.example, "stream": True})
             events = re.findall(r"^data: (\{.*)$", streamed.text, re.MULTILINE)
-            assert len(events) > 2
+            assert len(events) >= 2  # the opening and the rest: what comes while one is sent goes out together
             schema = {"$ref": f"#/components/schemas/{NAMES[operation.event]}", **DOCUMENT}
             for event in events:
                 jsonschema.validate(json.loads(event), schema)
