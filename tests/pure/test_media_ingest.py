@@ -32,6 +32,7 @@ from tapetum.media.ingest import Ingest
 from tapetum.media.keys import media_key
 from tapetum.processing.options import ProcessorOptions
 from tests.processors import make_processor
+from tests.pure.clips import encoded
 
 PROCESSOR = make_processor("qwen2_5_vl")
 
@@ -451,3 +452,11 @@ def test_nothing_is_left_after_a_mixed_load():
                 outcomes["cancelled"] += 1
         assert sum(outcomes.values()) == 240 and min(outcomes.values()) > 5, outcomes
     assert threading.active_count() == threads_before
+
+
+def test_a_video_where_a_picture_should_be_is_told_as_such() -> None:
+    with (
+        running() as ingest,
+        pytest.raises(MediaError, match="is a video and no picture; send it as video_url"),
+    ):
+        submit(ingest, image(encoded(2)))

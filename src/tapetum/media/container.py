@@ -18,7 +18,7 @@ from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, TapetumError
 from tapetum.media.claims import check_claims
 from tapetum.media.deadlines import GivenUp
-from tapetum.media.image import check_bytes, check_pixels
+from tapetum.media.image import check_bytes, check_pixels, is_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -56,6 +56,11 @@ def demuxer_of(data: bytes) -> str | None:
         if data[offset : offset + len(magic)] == magic and (demuxer != "mpegts" or data[:1] == magic):
             return demuxer
     return None
+
+
+def is_video(data: bytes) -> bool:
+    """Whether a file begins as a video and not as a picture; GIF and AVIF are taken for pictures."""
+    return demuxer_of(data) is not None and not is_picture(data)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaTooLarge
 from tapetum.core.media import Geometry, MediaItem, MediaKind
+from tapetum.media.container import is_video
 from tapetum.media.deadlines import GoOn
 from tapetum.media.image import decode, read_size
 from tapetum.media.source import Loaded, SourceReader, VideoFile, is_frame_list
@@ -85,6 +86,8 @@ class Planner:
         """Raises MediaError for what cannot be read, or whose header says that it will not do."""
         if part.kind == "image":
             picture = self._reader.read(part.source, is_trusted=part.is_trusted, go_on=go_on)
+            if isinstance(picture, bytes) and is_video(picture):
+                raise MediaError("the file is a video and no picture; send it as video_url")
             return Shot(kind="image", size=self._size(picture, go_on), num_frames=1, frames=(picture,))
         clip = self._reader.read_clip(part.source, is_trusted=part.is_trusted, go_on=go_on)
         if isinstance(clip, VideoFile):
