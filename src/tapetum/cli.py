@@ -21,6 +21,7 @@ from tapetum import __version__
 from tapetum.command_help import FlagsCommand
 from tapetum.commands.batch import run_batch
 from tapetum.commands.chat import chat
+from tapetum.commands.place import tell_loading
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, RequestError, TapetumError
 from tapetum.core.logs import set_up_logging
@@ -38,11 +39,13 @@ from tapetum.flags import (
 )
 
 if TYPE_CHECKING:
+    from tapetum.core.media import MediaKind
     from tapetum.core.request import SamplingParams
     from tapetum.engine.generation import Generation
     from tapetum.engine.output import Delta
 
 
+_START_BYTES = 512  # of a file, which say what it is
 _INTERRUPTED = 130  # what shells use for the end by Ctrl-C
 
 
@@ -84,7 +87,7 @@ def run(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Ask a question about pictures.
+    """Ask a question about pictures and videos.
 
     A first argument that is a directory with a config.json is the model. The answer goes to standard output as it is
     made, tokens and seconds to standard error.
@@ -168,8 +171,10 @@ async def _ask(
     from tapetum.engine.output import joined
     from tapetum.engine.service import AsyncEngine
 
-    pictures = tuple(MediaPart(kind="image", source=file, is_trusted=True) for file in files)
-    chat = ChatInput(messages=(Message(role="user", content=(*pictures, question)),))
+    media = tuple(MediaPart(kind=_kind_of(file), source=file, is_trusted=True) for file in files)
+    chat = ChatInput(messages=(Message(role="user", content=(*media, question)),))
+    if not as_json:
+        tell_loading(config)
     async with AsyncEngine(config) as engine:
         started_s = time.perf_counter()
         generation = await engine.submit(chat, sampling)
@@ -186,6 +191,17 @@ async def _ask(
         click.echo()
         cut = ", cut at the limit" if answer.finish_reason == "length" else ""
         click.echo(f"{len(answer.tokens)} tokens in {seconds:.2f} s{cut}", err=True)
+
+
+def _kind_of(file: Path) -> MediaKind:
+    """What a file is by its first bytes; one that is neither picture nor video is told about as a picture."""
+    from tapetum.media.container import is_video
+
+    try:
+        with file.open("rb") as opened:
+            return "video" if is_video(opened.read(_START_BYTES)) else "image"
+    except OSError as error:
+        raise RequestError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) -> str:

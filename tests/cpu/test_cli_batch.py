@@ -85,6 +85,7 @@ def test_the_bundled_model_answers_in_process(tmp_path: Path) -> None:
         assert (body["object"], body["model"]) == ("chat.completion", "mine")
         assert body["choices"][0]["message"]["content"] == sample["expected"]
     assert "3/3" in done.stderr, "a progress bar"
+    assert done.stderr.startswith("loading tapetum-mini …\n"), "the bar begins after it"
     assert done.stderr.endswith(f"3 of 3 requests are answered in {out}\n")
 
 
@@ -106,6 +107,12 @@ def test_a_request_at_fault_is_an_entry_and_counts_in_the_exit_code(
     done = batch("-i", written(tmp_path, requests), "-o", out, "--url", server.url)
     assert done.exit_code == len(bad)
     assert f"errors={len(bad)}" in done.stderr
+    assert done.stderr.endswith(
+        f"2 of 10 requests are answered in {out}\n"
+        "errors: 5 invalid_request, 1 invalid_parameter, 1 model_not_found, and 1 more\n"
+    )
+    again = batch("-i", tmp_path / "in.jsonl", "-o", out, "--url", server.url)
+    assert "errors: 5 invalid_request, 1 " in again.stderr, "of earlier runs too"
     answers = entries(out)
     assert answers.keys() == {each["custom_id"] for each in requests}
     for name, (_, status, code) in bad.items():

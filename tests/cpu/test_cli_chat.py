@@ -18,16 +18,17 @@ from tapetum.assets import SAMPLES_DIR
 from tapetum.cli import main
 from tapetum.commands.chat import show
 from tapetum.commands.conversation import paths_of, split_dropped
+from tapetum.core.config import ServerConfig
 from tests.cpu.server_kit import Script, TestServer, eventually, files
 
 PICTURE = SAMPLES_DIR / "ok-01-text.png"
 
 
-def talk(server: TestServer, *lines: str, flags: tuple[str, ...] = ()) -> Result:
+def talk(server: TestServer, *lines: str, flags: tuple[str, ...] = (), code: int = 0) -> Result:
     done = CliRunner().invoke(
         main, ["chat", "--url", server.url, *flags], input="".join(f"{line}\n" for line in lines)
     )
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == code, done.output
     return done
 
 
@@ -95,7 +96,7 @@ def test_pictures_go_with_the_next_words_and_stay_in_the_talk(server: TestServer
 
 def test_faults_are_told_and_the_talk_goes_on(server: TestServer, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
-    broken.write_bytes(b"\x89PNG")
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n")
     done = talk(
         server,
         "/image nowhere.png",
@@ -119,9 +120,48 @@ def test_faults_are_told_and_the_talk_goes_on(server: TestServer, tmp_path: Path
     assert "Bad?" not in asked, "a question without an answer is forgotten"
 
 
+def test_what_is_no_picture_or_video_is_told_at_once_and_goes_with_nothing(
+    server: TestServer, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.png"
+    words.write_text("I am a text", encoding="utf-8")
+    done = talk(server, f"/image {words}", f"/video {PICTURE}", "Hello")
+    assert f"{words.name} is not a picture" in done.stderr
+    assert f"{PICTURE.name} is not a video" in done.stderr
+    assert "goes with" not in done.stderr
+    assert [len(request.prompt.spans) for request in server.script.seen] == [0]
+
+
+def test_commands_without_an_answer_confirm(server: TestServer) -> None:
+    done = talk(server, "/system Speak low", "/system", "/clear", "/help")
+    told = done.stderr.splitlines()[1:4]
+    assert told == [
+        "the model is told to follow that",
+        "the model is told nothing any more",
+        "what was said is forgotten",
+    ]
+    assert "/exit, /quit" in done.stderr
+
+
+def test_a_talk_without_any_answer_has_failed(server: TestServer) -> None:
+    server.script.fail_at = 0
+    talk(server, "Hello", "Hello?", code=1)
+    talk(server, "/zebra", "/clear")
+
+
+def test_a_server_that_wants_a_key_is_told_in_words() -> None:
+    with TestServer(Script("Aye."), ServerConfig(api_keys=("secret",))) as server:
+        for words in ((), ("default",)):
+            done = CliRunner().invoke(main, ["chat", "--url", server.url, *words], input="Hello\n")
+            assert done.exit_code in (1, 2)
+            assert "--api-key" in done.stderr
+            assert "{" not in done.stderr
+        assert talk(server, "Hello", flags=("--api-key", "secret")).stdout == "Aye.\n"
+
+
 def test_an_answer_that_fails_on_its_way_is_told(server: TestServer) -> None:
     server.script.fail_at = 2
-    done = talk(server, "Hello")
+    done = talk(server, "Hello", code=1)
     assert "the script fails here" in done.stderr
 
 
@@ -147,7 +187,7 @@ def test_help_exit_and_limits(server: TestServer) -> None:
 
 def test_the_model_of_a_server_may_be_named(server: TestServer) -> None:
     assert "default; /help" in talk(server, "Hello", flags=("default",)).stderr
-    assert "nobody" in talk(server, "Hello", flags=("nobody",)).stderr.splitlines()[1]
+    assert "nobody" in talk(server, "Hello", flags=("nobody",), code=1).stderr.splitlines()[1]
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
@@ -161,6 +201,7 @@ def test_the_bundled_model_answers_in_process() -> None:
     lines = f"/image {SAMPLES_DIR / sample['image']}\n{sample['question']}\n"
     done = CliRunner().invoke(main, ["chat", "--threads", "1"], input=lines)
     assert (done.exit_code, done.stdout) == (0, sample["expected"] + "\n")
+    assert done.stderr.startswith("loading tapetum-mini …\n")
 
 
 def test_an_interrupt_stops_the_answer_and_not_the_talk(server: TestServer) -> None:

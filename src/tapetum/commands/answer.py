@@ -39,6 +39,7 @@ class _Chunk(Struct, frozen=True):
     error: _Error | None = None
 
 
+_UNAUTHORIZED = 401
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
@@ -60,7 +61,7 @@ class Answer:
         try:
             async with client.stream("POST", "/v1/chat/completions", json=body) as response:
                 if not response.is_success:
-                    raise _refusal(response.status_code, await response.aread())
+                    raise refusal(response.status_code, await response.aread())
                 async for event in _events(response):
                     self._note(event, started_s)
         finally:
@@ -101,10 +102,13 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
                 yield data
 
 
-def _refusal(status: int, body: bytes) -> TapetumError:
+def refusal(status: int, body: bytes) -> TapetumError:
+    """What a server says instead of what it was asked for."""
     try:
         error = _decode_chunk(body).error
     except msgspec.DecodeError:
         error = None
     message = error.message if error else f"the server answers with status {status}"
+    if status == _UNAUTHORIZED:
+        message = f"{message}; --api-key takes the key"
     return RequestError(message) if status < 500 else EngineError(message)

@@ -7,7 +7,7 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,10 +19,11 @@ from tapetum.core.config import ScheduleConfig
 from tapetum.flags import COUNT, option
 
 if TYPE_CHECKING:
-    from tapetum.commands.batch_files import Input, Output, Question
+    from tapetum.commands.batch_files import Input, Output
 
 _MAX_EXIT_CODE = 125  # shells use those above for other ends
 _INTERRUPTED = 130
+_MAX_REASONS = 3
 
 
 @click.command("run-batch", cls=FlagsCommand)
@@ -70,6 +71,8 @@ def run_batch(
         click.echo(
             f"{num_answered} of {len(questions.custom_ids)} requests are answered in {target}", err=True
         )
+        if errors := output.errors(questions.custom_ids):
+            click.echo(f"errors: {_reasons(errors)}", err=True)
     call.exit(min(len(questions.custom_ids) - num_answered, _MAX_EXIT_CODE))
 
 
@@ -86,37 +89,40 @@ def _rows(place: Place) -> int:
     return (place.config.schedule if place.config else ScheduleConfig()).max_num_seqs
 
 
+def _reasons(errors: Counter[str]) -> str:
+    """The most frequent codes, and how many errors have others."""
+    first = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:_MAX_REASONS]
+    reasons = [f"{count} {code}" for code, count in first]
+    rest = errors.total() - sum(count for _, count in first)
+    return ", ".join(reasons) + (f", and {rest} more" if rest else "")
+
+
 def _answer(place: Place, questions: Input, output: Output, concurrency: int) -> None:
     import httpx2
+
+    if questions.custom_ids <= output.answered.keys():
+        return
+    try:
+        asyncio.run(_ask(place, questions, output, concurrency))
+    except httpx2.TransportError as error:
+        raise unreachable(place, error) from error
+
+
+async def _ask(place: Place, questions: Input, output: Output, concurrency: int) -> None:
     from tqdm import tqdm
 
-    there = questions.custom_ids & output.answered.keys()
-    if there == questions.custom_ids:
-        return
-    left = (question for question in questions if question.custom_id not in output.answered)
-    with tqdm(total=len(questions.custom_ids), initial=len(there), unit="req", file=sys.stderr) as bar:
-        num_errors = len(there) - output.num_answered(there)
-
-        def tell(is_answer: bool) -> None:
-            nonlocal num_errors
-            num_errors += not is_answer
-            bar.set_postfix(errors=num_errors, refresh=False)
-            bar.update()
-
-        try:
-            asyncio.run(_ask(place, left, output, concurrency, tell))
-        except httpx2.TransportError as error:
-            raise unreachable(place, error) from error
-
-
-async def _ask(
-    place: Place,
-    questions: Iterator[Question],
-    output: Output,
-    concurrency: int,
-    tell: Callable[[bool], None],
-) -> None:
     from tapetum.commands.batch_run import BatchRun
 
+    there = questions.custom_ids & output.answered.keys()
+    num_errors = len(there) - output.num_answered(there)
+    left = (question for question in questions if question.custom_id not in output.answered)
     async with client_of(place) as client:
-        await BatchRun(client, output, tell).ask_all(questions, concurrency)
+        with tqdm(total=len(questions.custom_ids), initial=len(there), unit="req", file=sys.stderr) as bar:
+
+            def tell(is_answer: bool) -> None:
+                nonlocal num_errors
+                num_errors += not is_answer
+                bar.set_postfix(errors=num_errors, refresh=False)
+                bar.update()
+
+            await BatchRun(client, output, tell).ask_all(left, concurrency)

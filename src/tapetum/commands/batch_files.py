@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -119,6 +120,7 @@ class Output:
             raise ConfigError(f"cannot write to {path}: {error.strerror}; choose another -o") from error
         self._path = path
         self.answered: dict[str, bool] = {}
+        self._codes: dict[str, str] = {}  # of those that have an error
         try:
             self._lock()
             self._resume()
@@ -134,7 +136,7 @@ class Output:
             raise ConfigError(
                 f"cannot write to {self._path}: {error.strerror}; make room, then run again"
             ) from error
-        self.answered[entry.custom_id] = entry.error is None
+        self._remember(entry.custom_id, entry.error)
 
     def close(self) -> None:
         with suppress(OSError):  # what could not be written has been told
@@ -142,6 +144,16 @@ class Output:
 
     def num_answered(self, custom_ids: frozenset[str]) -> int:
         return sum(self.answered.get(custom_id, False) for custom_id in custom_ids)
+
+    def errors(self, custom_ids: frozenset[str]) -> Counter[str]:
+        """How often each code of an error stands where an answer should."""
+        return Counter(code for custom_id, code in self._codes.items() if custom_id in custom_ids)
+
+    def _remember(self, custom_id: str, error: Fault | None) -> None:
+        self.answered[custom_id] = error is None
+        self._codes.pop(custom_id, None)
+        if error is not None:
+            self._codes[custom_id] = error.code
 
     def _lock(self) -> None:
         try:
@@ -166,7 +178,7 @@ class Output:
     def _note(self, number: int, line: bytes) -> None:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             entry = _decode_answered(line)
-            self.answered[entry.custom_id] = entry.error is None
+            self._remember(entry.custom_id, entry.error)
             return
         raise ConfigError(
             f"{self._path} line {number} is not an answer of a batch; choose another -o, or repair the line"

@@ -32,7 +32,7 @@ _HELP = """\
 /video PATH...  show clips
 /system TEXT    tell the model how to answer; without TEXT, no longer
 /clear          forget what was said
-/exit           end, as does Ctrl-D
+/exit, /quit    end, as does Ctrl-D
 A backslash at the end of a line goes on with the next one. Ctrl-C stops an answer."""
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -44,7 +44,7 @@ _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) 
 def chat(
     call: click.Context, /, max_tokens: int | None, temperature: float | None, **options: object
 ) -> None:
-    """Talk with a model about pictures.
+    """Talk with a model about pictures and videos.
 
     Type /help for what else can be said. With --url, MODEL is the name of the server's model; default: its first.
     """
@@ -58,9 +58,12 @@ def chat(
         try:
             model = runner.run(_model_of(place, client))
             tell(f"{model}; /help tells what can be said, Ctrl-D ends")
-            Talk(runner, client, {"model": model, **asked}).run()
+            talk = Talk(runner, client, {"model": model, **asked})
+            talk.run()
         finally:
             runner.run(stack.aclose())
+    if talk.has_failed and not sys.stdin.isatty():  # a person has seen it
+        call.exit(1)
 
 
 class Talk:
@@ -73,13 +76,19 @@ class Talk:
         self._client = client
         self._request = request
         self._conversation = Conversation()
+        self._num_answers = self._num_failures = 0
         self._commands: dict[str, Callable[[str], None]] = {
             "/image": lambda text: self._attach("image", paths_of(text)),
             "/video": lambda text: self._attach("video", paths_of(text)),
-            "/system": self._conversation.instruct,
-            "/clear": lambda _: self._conversation.clear(),
+            "/system": self._instruct,
+            "/clear": self._clear,
             "/help": lambda _: tell(_HELP),
         }
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there were questions, and not one answer."""
+        return self._num_failures > 0 and self._num_answers == 0
 
     def run(self) -> None:
         while (line := read_message()) is not None and line not in ("/exit", "/quit"):
@@ -105,12 +114,21 @@ class Talk:
             self._conversation.attach(kind, path)
             tell(f"{path.name} goes with your next words")
 
+    def _instruct(self, text: str) -> None:
+        self._conversation.instruct(text)
+        tell("the model is told to follow that" if text else "the model is told nothing any more")
+
+    def _clear(self, _: str) -> None:
+        self._conversation.clear()
+        tell("what was said is forgotten")
+
     def _ask(self, text: str) -> None:
         import httpx2
 
         from tapetum.commands.answer import Answer
 
         answer = Answer(show)
+        self._num_failures += 1  # until it has gone well
         self._conversation.ask(text)
         try:
             self._runner.run(
@@ -126,6 +144,8 @@ class Talk:
                 self._conversation.answer(answer.text)
             else:
                 self._conversation.take_back()
+        self._num_failures -= 1
+        self._num_answers += 1
         tell(_summary(answer))
 
 
@@ -177,6 +197,8 @@ async def _model_of(place: Place, client: httpx2.AsyncClient) -> str:
     """The name to ask for: as given, or the first that the server has."""
     import httpx2
 
+    from tapetum.commands.answer import refusal
+
     if place.url is not None and place.model is not None:
         return place.model
     try:
@@ -184,5 +206,5 @@ async def _model_of(place: Place, client: httpx2.AsyncClient) -> str:
     except httpx2.TransportError as error:
         raise unreachable(place, error) from error
     if not response.is_success:
-        raise RequestError(f"the server lists no models: {response.text[:200]}")
+        raise refusal(response.status_code, response.content)
     return str(response.json()["data"][0]["id"])

@@ -38,6 +38,9 @@ class Conversation:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise RequestError(f"cannot read {path}: {reason}") from error
+        if not _begins_as(kind, data):
+            name = "picture" if kind == "image" else "video"
+            raise RequestError(f"{path.name} is not a {name} that can be read; nothing is attached")
         media_type = guess_type(path.name)[0] or "application/octet-stream"
         url = {"url": f"data:{media_type};base64,{b64encode(data).decode()}"}
         self._media.append({"type": f"{kind}_url", f"{kind}_url": url})
@@ -89,6 +92,13 @@ def paths_of(text: str) -> list[Path]:
     if not paths:
         raise RequestError("no path is given; write that of a file")
     return paths
+
+
+def _begins_as(kind: Kind, data: bytes) -> bool:
+    from tapetum.media.container import demuxer_of
+    from tapetum.media.image import is_picture
+
+    return is_picture(data) if kind == "image" else demuxer_of(data) is not None
 
 
 def _kind_of(name: str) -> Kind | None:

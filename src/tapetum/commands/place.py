@@ -76,12 +76,19 @@ async def client_of(place: Place) -> AsyncIterator[httpx2.AsyncClient]:
     from tapetum.engine.service import AsyncEngine
     from tapetum.server.app import build_app
 
+    assert place.config is not None, "without a URL there is a config"
+    tell_loading(place.config)
     async with AsyncEngine(place.config) as engine:
         transport = AppTransport(build_app(engine, ServerConfig()))
         async with httpx2.AsyncClient(
             transport=transport, base_url="http://tapetum", timeout=timeout
         ) as client:
             yield client
+
+
+def tell_loading(config: EngineConfig) -> None:
+    """What the seconds before the first word are for."""
+    click.echo(f"loading {config.model.model or 'tapetum-mini'} …", err=True)
 
 
 def unreachable(place: Place, error: Exception) -> TapetumError:
