@@ -248,15 +248,19 @@ def _grey_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Grey of more than 8 bits to uint8, by the rules of the module docstring. Not-a-number is black."""
     height, width = values.shape
     rows = [slice(*band) for band in _bands((width, height))]
-    ends = [(float(band.min()), float(band.max())) for band in (_finite(values[row]) for row in rows)]
+    is_whole = values.dtype.kind in "iu"
+    bands = (values[row] if is_whole else _finite(values[row]) for row in rows)
+    ends = [(float(band.min()), float(band.max())) for band in bands]
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    is_16_bit = values.dtype.kind in "iu" and low >= 0 and high <= 65535
+    is_16_bit = is_whole and low >= 0 and high <= 65535
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     levels = np.empty(values.shape, np.uint8)
     for row in rows:
-        band = _finite(values[row])
-        levels[row] = band // 256 if is_16_bit else np.rint((band - low) / max(high - low, 1e-300) * 255)
+        if is_16_bit:
+            levels[row] = values[row].astype(np.uint16) >> 8
+        else:
+            levels[row] = np.rint((_finite(values[row]) - low) / max(high - low, 1e-300) * 255)
     return levels
 
 
