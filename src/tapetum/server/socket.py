@@ -23,7 +23,7 @@ from tapetum.server.auth import SUBPROTOCOL
 from tapetum.server.chat.ask import ask_chat
 from tapetum.server.chat.translate import parse_question
 from tapetum.server.chat.wire import ChatAnswer
-from tapetum.server.errors import ErrorDetail, error_body
+from tapetum.server.errors import ErrorDetail, error_body, let_go
 from tapetum.server.parse import parsed
 from tapetum.server.serving import Serving, parse_as, tenant_of
 from tapetum.server.stream import as_json
@@ -137,6 +137,7 @@ class _Connection:
                         await self._send(ServerFrame(id=name, chunk=chunk))
             return ServerFrame(id=name, done=True)
         except TapetumError as error:
+            let_go(error)
             return ServerFrame(id=name, error=error_body(error).error)
         except WebSocketDisconnect:
             raise
