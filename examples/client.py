@@ -1,7 +1,8 @@
-"""A streamed answer from a running server: `tapetum serve`, then python examples/client.py PICTURE QUESTION.
+"""A streamed answer from a running server.
 
-Uses OpenAI's own client (pip install openai); any other client of that API works the same way. A server elsewhere is
-named by OPENAI_BASE_URL.
+Start `.venv/bin/tapetum serve`, then `.venv/bin/python examples/client.py PICTURE QUESTION`. It needs OpenAI's own
+client: `.venv/bin/python -m pip install openai`; any other client of that API works the same way. A server elsewhere
+is named by OPENAI_BASE_URL.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from base64 import b64encode
 from mimetypes import guess_type
 from pathlib import Path
 
-from openai import OpenAI
+from openai import APIConnectionError, APIError, OpenAI
 
 URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
 
@@ -41,4 +42,11 @@ def main(picture: Path, question: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2])
+    try:
+        main(Path(sys.argv[1]), sys.argv[2])
+    except OSError as error:
+        sys.exit(f"cannot read {sys.argv[1]}: {error.strerror}")
+    except APIConnectionError as error:
+        sys.exit(f"no server answers at {URL}: {error}")
+    except APIError as error:
+        sys.exit(f"the server refuses: {error.message}")

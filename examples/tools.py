@@ -1,4 +1,7 @@
-"""A model that may call a function: `tapetum serve`, then python examples/tools.py PICTURE QUESTION.
+"""A model that may call a function.
+
+Start `.venv/bin/tapetum serve`, then `.venv/bin/python examples/tools.py PICTURE QUESTION`. It needs OpenAI's own
+client: `.venv/bin/python -m pip install openai`.
 
 The model sees the picture, asks for exchange rates if it wants them, and gets what the function says. The bundled
 preview model has not been taught to call functions; others such as Qwen2.5-VL have.
@@ -12,7 +15,7 @@ import sys
 from base64 import b64encode
 from pathlib import Path
 
-from openai import OpenAI
+from openai import APIConnectionError, APIError, OpenAI
 
 URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
 RATES = {"CHF": 1.04, "USD": 0.92, "JPY": 0.0061}
@@ -58,4 +61,11 @@ def main(picture: Path, question: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2])
+    try:
+        main(Path(sys.argv[1]), sys.argv[2])
+    except OSError as error:
+        sys.exit(f"cannot read {sys.argv[1]}: {error.strerror}")
+    except APIConnectionError as error:
+        sys.exit(f"no server answers at {URL}: {error}")
+    except APIError as error:
+        sys.exit(f"the server refuses: {error.message}")

@@ -172,3 +172,25 @@ def test_the_examples_for_clients_run(served: Served, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(SAMPLE["expected"]) or name == "tools.py"
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["client.py", "tools.py"])
+def test_what_an_example_cannot_do_is_one_line(served: Served, tmp_path: Path, name: str) -> None:
+    here, nowhere = str(SAMPLES_DIR / SAMPLE["image"]), "http://127.0.0.1:9/v1"
+    text = tmp_path / "words.png"
+    text.write_text("no picture", encoding="utf-8")
+    for picture, url, fault in (
+        ("missing.png", nowhere, "missing.png"),
+        (here, nowhere, nowhere),
+        (str(text), f"{served.url}/v1", "picture"),
+    ):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / name), picture, "What?"],
+            env={**ENVIRONMENT, "OPENAI_BASE_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert fault in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
