@@ -22,7 +22,7 @@ from tapetum.core.config import ServerConfig
 from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.engine.service import AsyncEngine
 from tapetum.server import app, openapi
-from tapetum.server.docs_page import curl
+from tapetum.server.docs_page import DEFAULT_BASE, curl
 from tapetum.server.operations import OPERATIONS
 from tapetum.server.serving import Serving
 from tests.cpu.server_kit import EOS, Script, TestServer, chat_body
@@ -90,10 +90,15 @@ def test_an_example_of_every_question_works(server: TestServer) -> None:
         if operation.event is not None:
             streamed = server.client.post(operation.path, json={**operation.example, "stream": True})
             events = re.findall(r"^data: (\{.*)$", streamed.text, re.MULTILINE)
-            assert len(events) >= 2  # the opening and the rest: what comes while one is sent goes out together
+            assert (
+                len(events) >= 2
+            )  # the opening and the rest: what comes while one is sent goes out together
             schema = {"$ref": f"#/components/schemas/{NAMES[operation.event]}", **DOCUMENT}
             for event in events:
                 jsonschema.validate(json.loads(event), schema)
+            assert ("data: [DONE]" in streamed.text) == operation.has_done
+            content = DOCUMENT["paths"][operation.path]["post"]["responses"]["200"]["content"]
+            assert ("[DONE]" in json.dumps(content)) == operation.has_done
 
 
 def test_an_answer_has_all_that_is_required_and_what_is_not_may_be_left_out() -> None:
@@ -148,5 +153,31 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_links_lead_somewhere(serv
     assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
     for operation in OPERATIONS:
         assert operation.path in page.text
-        assert curl(operation) in page.text
+        assert curl(operation, server.url) in page.text
     assert "max_visual_tokens" in page.text
+
+
+@pytest.mark.parametrize(
+    ("host", "base"),
+    [
+        ("vlm.example", "http://vlm.example"),
+        ("[::1]:8000", "http://[::1]:8000"),
+        ("a;rm -rf", DEFAULT_BASE),
+        ("<script>", DEFAULT_BASE),
+        ("[::1", DEFAULT_BASE),
+    ],
+)
+def test_the_lines_of_the_page_lead_where_it_was_found(server: TestServer, host: str, base: str) -> None:
+    text = server.client.get("/docs", headers={"host": host}).text
+    assert f"curl {base}/version<" in text
+    assert "<script>" not in text and "rm -rf" not in text
+
+
+def test_the_page_says_which_streams_have_a_mark_of_their_end(server: TestServer) -> None:
+    told = server.client.get("/docs").text.split("<h2>")
+    streams = {
+        part.partition("</code>")[0].rpartition(">")[2]: "[DONE]" in part
+        for part in told
+        if "<td>stream</td>" in part
+    }
+    assert streams == {"/v1/chat/completions": True, "/v1/completions": True, "/v1/responses": False}

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from tapetum import __version__
 from tapetum.server.operations import Operation
 
+DEFAULT_BASE = "http://127.0.0.1:8000"
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h2 { font-size: 1.05rem; margin-top: 2rem; border-top: 1px solid #ddd; padding-top: 1rem; }
@@ -48,9 +49,14 @@ class Shape(Struct, frozen=True, kw_only=True):
     default: object = UNSET
 
 
-def page(operations: Iterable[Operation], names: Mapping[type, str], shapes: Mapping[str, Shape]) -> str:
-    """Every route with what it takes and gives and a line to try it, then every record."""
-    routes = "".join(_operation(operation, names) for operation in operations)
+def page(
+    operations: Iterable[Operation],
+    names: Mapping[type, str],
+    shapes: Mapping[str, Shape],
+    base: str = DEFAULT_BASE,
+) -> str:
+    """Every route with what it takes and gives and a line to try it, then every record. `base`: the server's URL."""
+    routes = "".join(_operation(operation, names, base) for operation in operations)
     records = "".join(_record(name, shapes[name]) for name in sorted(shapes))
     title = f"Tapetum {__version__}"
     return (
@@ -61,24 +67,25 @@ def page(operations: Iterable[Operation], names: Mapping[type, str], shapes: Map
     )
 
 
-def _operation(operation: Operation, names: Mapping[type, str]) -> str:
+def _operation(operation: Operation, names: Mapping[type, str], base: str) -> str:
     answer = operation.answer
     rows = [("200", _link(names[answer]) if isinstance(answer, type) else escape(answer))]
     if operation.request is not None:
         rows.insert(0, ("takes", _link(names[operation.request])))
     if operation.event is not None:
-        rows.append(("stream", f"events of {_link(names[operation.event])}, then <code>[DONE]</code>"))
+        ending = ", then <code>[DONE]</code>" if operation.has_done else ""
+        rows.append(("stream", f"events of {_link(names[operation.event])}{ending}"))
     if operation.errors:
         rows.append((", ".join(map(str, sorted(operation.errors))), _link("ErrorBody")))
     return (
         f"<h2><b>{operation.method.upper()}</b><code>{escape(operation.path)}</code></h2>"
-        f"<p>{escape(operation.summary)}</p><pre>{escape(curl(operation))}</pre>{_table(rows)}"
+        f"<p>{escape(operation.summary)}</p><pre>{escape(curl(operation, base))}</pre>{_table(rows)}"
     )
 
 
-def curl(operation: Operation) -> str:
-    """A line to try it with, where the server listens by default."""
-    line = f"curl http://127.0.0.1:8000{operation.path.replace('{name}', 'default')}"
+def curl(operation: Operation, base: str = DEFAULT_BASE) -> str:
+    """A line to try it with."""
+    line = f"curl {base}{operation.path.replace('{name}', 'default')}"
     if not operation.example:
         return line
     return f"{line} -d '{json.dumps(operation.example, ensure_ascii=False)}'"

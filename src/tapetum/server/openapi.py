@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tapetum import __version__
-from tapetum.server.docs_page import Shape, page
+from tapetum.server.docs_page import DEFAULT_BASE, Shape, page
 from tapetum.server.errors import ErrorBody
 from tapetum.server.operations import JSON, OPERATIONS, Operation
 from tapetum.server.serving import Serving
@@ -26,6 +26,7 @@ from tapetum.server.stream import as_json
 
 Json = dict[str, object]
 _ANYTHING = {"description": "any JSON"}
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 _REF = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The request cannot be served as it is; the message says why.",
@@ -41,18 +42,25 @@ _ERRORS = {
 
 def routes(serving: Serving) -> list[Route]:
     @cache  # written when it is first asked for: a server starts without it
-    def told() -> tuple[bytes, str]:
+    def told() -> tuple[bytes, dict[type, str], dict[str, Shape]]:
         names, shapes = schemas()
         text = as_json(document(names, shapes, has_keys=serving.has_keys))
-        return text, page(OPERATIONS, names, msgspec.convert(shapes, dict[str, Shape]))
+        return text, names, msgspec.convert(shapes, dict[str, Shape])
 
     async def openapi(request: Request) -> Response:
         return Response(told()[0], media_type=JSON)
 
     async def docs(request: Request) -> Response:
-        return Response(told()[1], media_type="text/html")
+        _, names, shapes = told()
+        return Response(page(OPERATIONS, names, shapes, _base(request)), media_type="text/html")
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
+
+
+def _base(request: Request) -> str:
+    """Where the client found the server. Of a host only what is one goes into lines that are made to be run."""
+    host = request.headers.get("host", "")
+    return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else DEFAULT_BASE
 
 
 def document(names: dict[type, str], shapes: Json, *, has_keys: bool) -> Json:
@@ -104,17 +112,20 @@ def _content(operation: Operation, names: dict[type, str]) -> Json:
         return {operation.answer: {"schema": {} if operation.answer == JSON else {"type": "string"}}}
     content: Json = {JSON: {"schema": _ref(names[operation.answer])}}
     if operation.event is not None:
-        content["text/event-stream"] = {"schema": _event(names[operation.event], names[ErrorBody])}
+        content["text/event-stream"] = {"schema": _event(operation, names)}
     return content
 
 
-def _event(name: str, error: str) -> Json:
+def _event(operation: Operation, names: dict[type, str]) -> Json:
     """Of each event of a stream."""
-    said: Json = {"contentMediaType": JSON, "contentSchema": {"anyOf": [_ref(name), _ref(error)]}}
+    assert operation.event is not None
+    kinds = [_ref(names[operation.event]), _ref(names[ErrorBody])]
+    said: Json = {"contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
+    ending: list[Json] = [{"const": "[DONE]"}] if operation.has_done else []
     return {
         "type": "object",
         "description": "With `stream`: the answer in pieces, or an error that breaks it off.",
-        "properties": {"data": {"type": "string", "anyOf": [said, {"const": "[DONE]"}]}},
+        "properties": {"data": {"type": "string", "anyOf": [said, *ending]}},
         "required": ["data"],
     }
 

@@ -37,7 +37,9 @@ _PICTURE = (  # 28 x 28, white
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`answer` is a record or the media type of something else; `event` what a stream consists of."""
+    """`answer` is a record or the media type of something else; `event` what a stream consists of, and whether it
+    `has_done`, the mark of its end.
+    """
 
     method: str = "post"
     path: str
@@ -45,6 +47,7 @@ class Operation:
     request: type | None = None
     answer: type | str
     event: type | None = None
+    has_done: bool = True
     errors: tuple[int, ...] = _BODY_ERRORS
     example: dict[str, object] = field(default_factory=dict)
 
@@ -72,6 +75,7 @@ OPERATIONS = (
         request=ResponsesRequest,
         answer=ResponsesAnswer,
         event=Event,
+        has_done=False,
         example={"input": "What is a tapetum?", "max_output_tokens": 20},
     ),
     Operation(
