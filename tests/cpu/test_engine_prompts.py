@@ -151,7 +151,7 @@ def test_too_many_media_are_refused_before_any_is_loaded():
     ("limits", "words"),
     [
         ({"image": 1, "video": 5}, "prompt has 2 pictures, limit 1"),
-        ({"video": 0}, "prompt has 1 clips, limit 0"),
+        ({"video": 0}, "prompt has 1 clip, limit 0"),
         ({"image": 2, "video": 1}, None),
         ({"video": 1}, None),
         ({}, None),

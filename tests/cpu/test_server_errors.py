@@ -192,7 +192,7 @@ def test_a_picture_that_cannot_be_used_is_refused_and_holds_nothing(
     for is_streamed in (False, True):
         response = server.chat(**with_picture(url), stream=is_streamed)
         assert response.status_code == status
-        check_error(response.json(), param=response.json()["error"]["param"], code=code)
+        check_error(response.json(), param="messages", code=code)
     stats = server.engine.stats
     assert stats.num_free_blocks + stats.num_cached_blocks == blocks
 
@@ -230,6 +230,9 @@ def test_an_unknown_model_or_route_or_method_is_told(server: TestServer) -> None
     assert "tapetum-mini" in check_error(response.json(), param="model", code="model_not_found")
     missing = server.client.get("/v1/zebras")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert "/docs" in missing.json()["error"]["message"]
+    slashed = server.client.post("/v1/chat/completions/", json=chat_body())
+    assert (slashed.status_code, slashed.json()["error"]["code"]) == (404, "not_found")
     wrong = server.client.get("/v1/chat/completions")
     assert (wrong.status_code, set(wrong.json())) == (405, {"error"})
 

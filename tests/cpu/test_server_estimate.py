@@ -77,6 +77,12 @@ def test_an_estimate_has_the_fields_of_the_api(server: TestServer) -> None:
     assert answer["queue_s"] == 0
 
 
+def test_times_are_told_to_microseconds(server: TestServer) -> None:
+    answer = estimate(server, chat(header(112, 84), max_tokens=10)).json()
+    for told in (answer["prefill_s"], answer["queue_s"], answer["media"][0]["encode_s"]):
+        assert told == round(told, 6)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_an_estimate_counts_the_tokens_that_are_used_afterwards(server: TestServer, count: int) -> None:
     body = chat(*[DATA_URL] * count, mm_processor_kwargs={"max_pixels": 56 * 84})

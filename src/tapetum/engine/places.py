@@ -31,8 +31,9 @@ def check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, in
         ]
     for count, what, most in counts:
         if count > most:
+            named = what if count > 1 else what.removesuffix("s")
             raise MediaTooLarge(
-                f"prompt has {count} {what}, limit {most}; send fewer or raise --limit-mm-per-prompt"
+                f"prompt has {count} {named}, limit {most}; send fewer or raise --limit-mm-per-prompt"
             )
 
 

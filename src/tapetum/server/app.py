@@ -46,4 +46,8 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> ASGIApp:
 
 def assemble(serving: Serving) -> ASGIApp:
     routes = [route for module in MODULES for route in module.routes(serving)]
-    return guarded(Starlette(routes=routes, exception_handlers=tellers(serving)), serving)
+    app = Starlette(routes=routes, exception_handlers=tellers(serving))
+    app.router.redirect_slashes = (
+        False  # a redirect has no body that says what is wrong, and loses that of a POST
+    )
+    return guarded(app, serving)

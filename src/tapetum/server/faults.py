@@ -40,7 +40,7 @@ async def _tell_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = "not_found" if error.status_code == 404 else "invalid_request"
     record_of(request.scope).error = code
-    message = f"{request.method} {request.url.path[:200]}: {error.detail.lower()}"
+    message = f"{request.method} {request.url.path[:200]}: {error.detail.lower()}; /docs shows what there is"
     body = ErrorBody(ErrorDetail(message=message, type=error_type(error.status_code), code=code))
     return json_response(body, status=error.status_code, headers=dict(error.headers or {}))
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from tapetum.core.config import ServerConfig
-from tapetum.core.errors import Overloaded, TapetumError
+from tapetum.core.errors import MediaError, Overloaded, TapetumError
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.errors import Draining, ModelNotFound, RateLimited, tell
 from tapetum.server.logs import RequestRecord, frame_record, record_of
@@ -28,6 +28,10 @@ ANY_MODEL = "default"  # a name that always answers
 TENANT = "tapetum.tenant"  # where the scope of a connection says whose key it came with
 T = TypeVar("T")
 _MAX_RETRY_S = 600.0
+_MEDIA_FIELDS = {
+    "/v1/responses": "input",
+    "/v1/vlm": "image_url",
+}  # where pictures come in; elsewhere in messages
 _QUICK_BYTES = 64 * 1024  # a larger body may hold so many messages that others would notice
 
 
@@ -74,6 +78,8 @@ class Serving:
     def tell(self, scope: Scope, error: TapetumError) -> Response:
         """The response that tells an error, with a time to come back where that can help; notes it for the log."""
         record_of(scope).error = error.code
+        if isinstance(error, MediaError) and error.param is None:
+            error.param = _MEDIA_FIELDS.get(scope["path"], "messages")
         wait_s = 1.0
         if isinstance(error, RateLimited):
             wait_s = error.wait_s
