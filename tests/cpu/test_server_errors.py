@@ -197,6 +197,20 @@ def test_a_picture_that_cannot_be_used_is_refused_and_holds_nothing(
     assert stats.num_free_blocks + stats.num_cached_blocks == blocks
 
 
+def test_a_picture_that_cannot_be_used_is_told_by_the_field_that_it_came_in(server: TestServer) -> None:
+    url = "data:image/png;base64,AAAA"
+    content = [{"type": "input_image", "image_url": url}]
+    asked = {"input": [{"role": "user", "content": content}]}
+    for path, body, param in (
+        ("/v1/responses", asked, "input"),
+        ("/v1/vlm", {"image_url": url, "prompt": "x"}, "image_url"),
+        ("/v1/estimate", with_picture(url), "messages"),
+    ):
+        reply = server.client.post(path, json=body)
+        assert reply.status_code == 400
+        check_error(reply.json(), param=param, code="invalid_media")
+
+
 def test_a_prompt_that_never_fits_says_the_numbers(server: TestServer) -> None:
     response = server.chat(messages=[{"role": "user", "content": "word " * 3000}])
     assert response.status_code == 400
