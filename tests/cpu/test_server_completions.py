@@ -134,6 +134,7 @@ def test_every_prompt_has_its_choices_in_order(server: TestServer) -> None:
 @pytest.mark.parametrize("fields", [{}, {"prompt": ["one", "two"], "n": 2, "echo": True}, {"stop": ["50 €"]}])
 def test_a_stream_says_what_the_whole_answer_says(server: TestServer, fields: dict) -> None:
     whole = complete(server, **fields).json()
+    server.script.step_s = 0.01  # tokens that come while an event is sent would go out as one
     *events, last = stream(server, stream_options={"include_usage": True}, **fields)
     assert texts(events) == {choice["index"]: choice["text"] for choice in whole["choices"]}
     endings = [choice for event in events for choice in event["choices"] if choice["finish_reason"]]
