@@ -291,7 +291,8 @@ def test_a_key_comes_in_a_header_or_as_a_further_subprotocol() -> None:
             with opened(server, **options) as socket:
                 ask(socket, "a", max_tokens=2)
                 assert ended(socket, "a")["a"][-1] == {"id": "a", "done": True}
-        for options in ({}, {"subprotocols": ["tapetum", "wrong"]}, {"subprotocols": ["secret", "tapetum"]}):
+        refused = (["tapetum", "wrong"], ["secret", "tapetum"], ["other", "secret"])
+        for options in ({}, *({"subprotocols": names} for names in refused)):
             with pytest.raises(InvalidStatus) as caught, opened(server, **options):
                 pass
             assert caught.value.response.status_code == 401
