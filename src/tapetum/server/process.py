@@ -1,5 +1,5 @@
-"""Settings of the server's own process: its standard files, and what keeps its event loop on time while pictures are
-prepared beside it.
+"""Settings of the server's own process: its standard files, its memory, and what keeps its event loop on time while
+pictures are prepared beside it.
 
 Threads take turns at the interpreter, and large buffers cost what their pages cost: both are process-wide, so they are
 set where a process is known to be a server, and nowhere else.
@@ -35,9 +35,20 @@ def keep_loop_on_time() -> None:
     the bytes in them.
     """
     sys.setswitchinterval(_TURN_S)
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; other libraries go without
-        if mallopt is not None:
-            mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    _of_glibc("mallopt", _M_MMAP_THRESHOLD, _LARGE_BYTES)
+    _of_glibc("mallopt", _M_TRIM_THRESHOLD, _KEPT_BYTES)
     gc.freeze()  # what has been imported stays, and no collection has to look at it
+
+
+def give_back_memory() -> None:
+    """Let the system have the pages of what was freed: every thread has a heap, which else stays as large as it was
+    once. Call it while nothing is to be done, since the next buffers take new pages.
+    """
+    _of_glibc("malloc_trim", 0)
+
+
+def _of_glibc(name: str, *numbers: int) -> None:
+    """Call one of its functions; other libraries go without."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*numbers)

@@ -1,4 +1,4 @@
-"""A line in the log now and then while the server is busy: how much it does, how full it is.
+"""Now and then a line in the log while the server is busy: how much it does, how full it is. Else memory goes back.
 
 Counts nothing: it reads the engine's numbers and says how they have changed.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from tapetum.core.errors import TapetumError
 from tapetum.engine.meters import Distribution, Metric
 from tapetum.engine.service import AsyncEngine
+from tapetum.server.process import give_back_memory
 
 _log = logging.getLogger(__name__)
 EVERY_S = 10.0
@@ -29,6 +30,8 @@ async def report(engine: AsyncEngine, every_s: float = EVERY_S) -> None:
             continue
         if line := busy_line(before, now, every_s):
             _log.info(line)
+        else:
+            await asyncio.to_thread(give_back_memory)
         before = now
 
 
