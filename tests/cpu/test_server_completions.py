@@ -283,6 +283,7 @@ def test_the_official_client_reads_answers_and_streams(server: TestServer, clien
         ({"prompt": [2**70]}, "prompt", "token"),
         ({"prompt": [5] * 2048}, "prompt", "2048 tokens, limit 2047"),
         ({"prompt": ["x"] * 1025}, "prompt", "limit 1024"),
+        ({"prompt": ["x"] * 17, "n": 128}, "n", "2176 answers, limit 2048"),
         ({"prompt": "look <|image_pad|>"}, "prompt", "1 times, and 0 image"),
         ({"prompt": [5, IMAGE_PAD]}, "prompt", "1 times, and 0 image"),
         ({"prompt_logprobs": 1}, "prompt_logprobs", "not supported"),

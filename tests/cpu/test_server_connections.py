@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from tapetum.server import stall, websocket
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
@@ -27,7 +28,10 @@ HANDSHAKE = b"GET /v1/chat/ws HTTP/1.1\r\n" + UPGRADE + b"\r\n"
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[TestServer]:
-    with TestServer(Script("Hello there")) as server:
+    server = TestServer(Script("Hello there"))
+    # on the loop of real servers, whose clock and whose reads are other than those of asyncio
+    server._thread = threading.Thread(target=lambda: uvloop.run(server._serve()), daemon=True)
+    with server:
         yield server
 
 

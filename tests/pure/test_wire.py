@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
@@ -70,6 +71,26 @@ def test_a_ping_comes_so_long_after_the_last_event() -> None:
     bodies = [body for _, body in times]
     assert bodies == [b"start", b"data: 0\n\n", b"data: 1\n\n", b": ping\n\n", b""]
     assert 0.39 < times[3][0] - times[2][0] < 0.6
+
+
+def test_a_stream_that_never_waits_leaves_others_their_turn() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        task = asyncio.ensure_future(other())
+        for _ in range(50):
+            time.sleep(0.001)
+            yield b"data: 0\n\n"
+        task.cancel()
+
+    assert len(run_stream(events(), ping_s=10)) == 51
+    assert turns > 10
 
 
 def test_a_client_that_leaves_closes_the_generator_at_once() -> None:

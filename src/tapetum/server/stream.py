@@ -6,6 +6,7 @@ Owns framing only; what goes into an event is decided by the replies.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 PING_S = 15.0  # a silent stream says so often that it lives: proxies close quiet connections
+_TURN_S = 0.002  # of the event loop, before others have theirs
 DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -57,8 +59,12 @@ class EventStream(Response):
     async def _pump(self, first: bytes, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await self._send(send, first)
+        until_s = time.monotonic() + _TURN_S
         async for event in self._events:
             await self._send(send, event)
+            if time.monotonic() > until_s:  # neither of the two need ever have waited
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + _TURN_S
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:

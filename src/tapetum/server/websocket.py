@@ -6,6 +6,7 @@ loop up, and that nothing more is read of a client that takes nothing.
 
 from __future__ import annotations
 
+import time
 from asyncio import BaseTransport, Handle
 
 from uvicorn._types import ASGIReceiveEvent
@@ -78,8 +79,8 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
-        until_s = self.loop.time() + _TURN_S
-        while self._unread and not self.read_paused and self.loop.time() < until_s:
+        until_s = time.monotonic() + _TURN_S  # the loop's own clock stands still meanwhile
+        while self._unread and not self.read_paused and time.monotonic() < until_s:
             piece = bytes(self._unread[:_PIECE_BYTES])
             del self._unread[:_PIECE_BYTES]
             super().data_received(piece)

@@ -12,6 +12,7 @@ from tapetum.core.chat import TextInput
 from tapetum.core.errors import InvalidParameter, PromptTooLong
 
 MAX_PROMPTS = 1024  # of one request
+MAX_ANSWERS = 2048  # to all of them together
 
 
 def text_inputs(prompt: str | Sequence[object], max_tokens: int) -> list[TextInput]:
@@ -28,6 +29,16 @@ def text_inputs(prompt: str | Sequence[object], max_tokens: int) -> list[TextInp
         )
     prompts = (_prompt(entry, f"prompt[{index}]", max_tokens) for index, entry in enumerate(prompt))
     return [TextInput(prompt=entry) for entry in prompts]
+
+
+def check_answers(num_prompts: int, num_choices: int) -> None:
+    """Raises InvalidParameter for more answers than can be begun at once."""
+    if num_prompts * num_choices > MAX_ANSWERS:
+        raise InvalidParameter(
+            f"{num_prompts} prompts with n of {num_choices} have {num_prompts * num_choices} answers, "
+            f"limit {MAX_ANSWERS}; send several requests",
+            param="n",
+        )
 
 
 def _is_tokens(prompt: Sequence[object]) -> bool:

@@ -14,7 +14,7 @@ from tapetum.core.request import SamplingParams
 from tapetum.engine.choices import Choices
 from tapetum.engine.generation import Generation
 from tapetum.server.chat.sampling import priority_number
-from tapetum.server.completions.prompts import text_inputs
+from tapetum.server.completions.prompts import check_answers, text_inputs
 from tapetum.server.completions.reply import CompletionReply
 from tapetum.server.completions.schema import CompletionRequest, parse_completion, sampling_of
 from tapetum.server.events import events
@@ -30,6 +30,7 @@ def routes(serving: Serving) -> list[Route]:
         engine = serving.engine
         num_waiting = engine.num_waiting
         prompts = text_inputs(asked.prompt, engine.facts.max_model_len - 1)
+        check_answers(len(prompts), asked.num_choices)
         tenant = tenant_of(request.scope, asked.cache_salt)
         sources = await while_connected(request, _submitted(serving, prompts, asked, sampling, tenant))
         record_of(request.scope).watch(*sources)
