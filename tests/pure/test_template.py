@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message, ToolCall
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TapetumError, TemplateError
+from tapetum.text.guard import Guard
+from tapetum.text.jinja import build_environment
 from tapetum.text.template import ChatTemplate, MediaSlot, Segment, split_prompt
 from tapetum.text.tokenizer import Tokenizer
 
@@ -199,6 +202,18 @@ def test_a_long_chat_is_refused_before_any_of_it_is_looked_through(
     rendered = template("{{ raise_exception('it runs') }}")
     with pytest.raises(TemplateError, match="characters, limit 1000"):
         rendered.render(ChatInput(messages=(Message(**given),)))  # type: ignore[arg-type]
+
+
+def test_a_long_text_is_hidden_in_no_time() -> None:
+    """The search is one step of the interpreter, and all others wait."""
+    hide = (
+        Guard(build_environment().parse("{{ '</think>' in x or 'text' in x }}"), ["<|a|>"])
+        .disguise()
+        .hide_text
+    )
+    started_s = time.monotonic()
+    assert hide("word " * 1_600_000 + "</think><") != "word " * 1_600_000 + "</think><"
+    assert time.monotonic() - started_s < 0.08
 
 
 def test_a_template_that_runs_too_long_is_stopped() -> None:

@@ -246,5 +246,5 @@ def test_tools_are_checked_and_bounded_wherever_they_come_from() -> None:
         rendered("qwen3", ASKS, call('{"a":' * 100 + "1" + "}" * 100))
     with pytest.raises(InvalidParameter, match="limit 262144"):
         rendered("qwen3", ASKS, call(json.dumps({"a": "x" * 2**18})))
-    with pytest.raises(TemplateError, match="16777216 characters"):
+    with pytest.raises(TemplateError, match="limit 16777216"):
         rendered("qwen3", Message(role="user", content=("x" * 2**24,)))
