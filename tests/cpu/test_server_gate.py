@@ -163,9 +163,11 @@ def test_a_long_queue_refuses_answers_before_their_bodies_are_read(monkeypatch: 
         reply = raw(server, head)  # the body is still to come
         assert reply.startswith(b"HTTP/1.1 429 ")
         assert b"retry-after: 3\r\n" in reply and b"12.5 s long, limit 10 s" in reply
+        for path in ("/v1/completions", "/v1/responses", "/v1/vlm"):
+            assert server.client.post(path, json={}).status_code == 429
         assert server.client.get("/v1/models").status_code == 200
         assert server.client.post("/tokenize", json={"prompt": "x"}).status_code == 200
-        assert rejections(server) == {"overloaded": 1}
+        assert rejections(server) == {"overloaded": 4}
     with TestServer(Script("Hi"), ServerConfig(max_queue_s=13.0)) as server:
         assert server.chat().status_code == 200
 

@@ -16,6 +16,7 @@ from tapetum.server import auth
 from tapetum.server.auth import accounts_of
 from tapetum.server.errors import RateLimited
 from tapetum.server.quota import Quota
+from tapetum.server.serving import TENANT, tenant_of
 
 FILE = """# keys of this house
 first  acme
@@ -52,6 +53,15 @@ def test_a_key_by_itself_is_a_tenant_of_its_own_for_good() -> None:
     assert tenants("two", "one") == [second, first]
     assert first.startswith("key:"), "a name no file can give"
     assert "one" not in first
+
+
+def test_tenants_and_salts_never_run_together() -> None:
+    salted = [
+        tenant_of({TENANT: tenant}, salt) for tenant in ("a", "ab", "a1:b") for salt in (None, "b", "bc")
+    ]
+    assert len(set(salted)) == len(salted)
+    assert tenant_of({}, None) == ""
+    assert tenant_of({}, "salt") == "salt"
 
 
 def test_keys_come_from_both_places(file: Path) -> None:

@@ -37,7 +37,13 @@ def run_stream(
             assert headers[b"content-type"].startswith(b"text/event-stream")
             assert b"content-length" not in headers
 
-    asyncio.run(EventStream(events, ping_s=ping_s)({"type": "http"}, receive, send or keep))
+    async def respond() -> None:
+        try:
+            await EventStream(events, ping_s=ping_s)({"type": "http"}, receive, send or keep)
+        finally:
+            assert events.ag_frame is None, "the generator is closed when the response has ended"
+
+    asyncio.run(respond())
     return bodies
 
 
