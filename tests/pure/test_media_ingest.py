@@ -460,3 +460,9 @@ def test_a_video_where_a_picture_should_be_is_told_as_such() -> None:
         pytest.raises(MediaError, match="is a video and no picture; send it as video_url"),
     ):
         submit(ingest, image(encoded(2)))
+
+
+def test_a_still_picture_in_a_box_of_videos_is_no_video() -> None:
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0\0\0\x10mdat" + b"Z" * 8
+    with running() as ingest, pytest.raises(MediaError, match="supported formats"):
+        submit(ingest, image(heic))

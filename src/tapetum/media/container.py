@@ -43,6 +43,7 @@ _FORMATS: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x00\x00\x01\xba", "MPEG", "mpeg"),
     (188, b"G", "MPEG-TS", "mpegts"),
 )
+_STILL_BRANDS = frozenset((b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1", b"avif", b"avis"))
 _FORMAT_NAMES = ", ".join(dict.fromkeys(name for _, _, name, _ in _FORMATS))
 _CODECS = (
     "h264,hevc,av1,libdav1d,libaom-av1,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4,msmpeg4v2,mjpeg,"
@@ -59,8 +60,9 @@ def demuxer_of(data: bytes) -> str | None:
 
 
 def is_video(data: bytes) -> bool:
-    """Whether a file begins as a video and not as a picture; GIF and AVIF are taken for pictures."""
-    return demuxer_of(data) is not None and not is_picture(data)
+    """Whether a file begins as a video and not as a picture; GIF, AVIF and HEIC are taken for pictures."""
+    is_heif = data[4:8] == b"ftyp" and data[8:12] in _STILL_BRANDS
+    return demuxer_of(data) is not None and not is_heif and not is_picture(data)
 
 
 @contextmanager
