@@ -270,6 +270,19 @@ async def test_so_many_prompts_are_prepared_and_no_more(executor, monkeypatch):
         assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
 
 
+async def test_prompts_that_wait_for_pictures_keep_none_without_waiting(service, executor, loader):
+    tasks = [asyncio.create_task(service.submit(chat(picture(i)), GREEDY)) for i in range(100)]
+    await until(lambda: len(loader.futures) >= 32)
+    async with asyncio.timeout(2):
+        assert (await (await service.submit(chat("x"), GREEDY)).output()).outputs[0].text == TEXT
+        assert (await service.draft(chat(picture(1)))).media
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await until(lambda: service._preparation.num_running == 0)
+    await at_rest(service, executor)
+
+
 async def test_a_step_that_hangs_is_seen(service, executor, monkeypatch):
     monkeypatch.setattr(loop_module, "MAX_STEP_S", 0.2)
     executor.gate = threading.Semaphore(0)

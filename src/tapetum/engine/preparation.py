@@ -15,7 +15,8 @@ from tapetum.core.errors import Overloaded
 from tapetum.engine.prompts import Loads
 
 T = TypeVar("T")
-_MAX_THREADS = 32  # they mostly wait for fetches and for the media workers
+_MAX_THREADS = 8  # for what they have to do
+_MAX_WAITING_THREADS = 32  # for what mostly waits for fetches and for the media workers
 
 
 class Preparation:
@@ -24,6 +25,7 @@ class Preparation:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="tapetum-prompt")
+        self._waiting = ThreadPoolExecutor(_MAX_WAITING_THREADS, thread_name_prefix="tapetum-media-prompt")
         self.num_running = 0  # until a thread is done with the prompt, be its client still there or not
 
     async def run(
@@ -31,15 +33,17 @@ class Preparation:
         work: Callable[[], T],
         loads: Loads,
         *,
+        has_media: bool = False,
         on_waste: Callable[[T], None] | None = None,
     ) -> T:
-        """The outcome of `work` on a thread; raises Overloaded.
+        """The outcome of `work` on a thread; raises Overloaded. What has media may wait long for them, and then keeps
+        only others waiting that have some too.
 
         Who is cancelled gives up the `loads` too; what comes out of the work all the same goes to `on_waste`.
         """
         if self.num_running >= self._limit:
             raise Overloaded(f"{self._limit} prompts are being prepared, the limit; come back later")
-        future = self._pool.submit(work)
+        future = (self._waiting if has_media else self._pool).submit(work)
         event_loop = asyncio.get_running_loop()
         self._count(1)
         future.add_done_callback(lambda _: post(event_loop, self._count, -1))
@@ -54,6 +58,7 @@ class Preparation:
     def close(self) -> None:
         """What is queued is refused when its turn comes."""
         self._pool.shutdown(wait=False)
+        self._waiting.shutdown(wait=False)
 
     def _count(self, change: int) -> None:
         self.num_running += change

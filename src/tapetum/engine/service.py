@@ -42,6 +42,7 @@ from tapetum.engine.link import Link, LocalLink
 from tapetum.engine.meters import Metric, rejections, shared_patch_bytes
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
+from tapetum.engine.places import media_of
 from tapetum.engine.preparation import Preparation, post
 from tapetum.engine.prompts import Draft, Loads, PromptInput, Terms
 from tapetum.engine.remote import ProcessLink
@@ -155,9 +156,12 @@ class AsyncEngine:
     ) -> Estimate:
         """What a request would take, from the headers of its media alone; raises for one that makes no sense."""
         front, loads, chosen = self._serving(), Loads(), sampling or SamplingParams()
+        given = _input_of(prompt)
         await front.prompts.feasibility.foresee(chosen)
         plan = await self._preparation.run(
-            partial(front.prompts.plan, _input_of(prompt), chosen, tenant=tenant, loads=loads), loads
+            partial(front.prompts.plan, given, chosen, tenant=tenant, loads=loads),
+            loads,
+            has_media=bool(media_of(given)),
         )
         forecast = await self._ask(partial(self._link.forecast, workload_of(plan)))
         max_tokens = chosen.max_tokens
@@ -289,7 +293,9 @@ class AsyncEngine:
         try:
             async with asyncio.timeout(left_s):
                 await front.prompts.feasibility.foresee(chosen)
-                return await self._preparation.run(build, loads, on_waste=self._link.discard)
+                return await self._preparation.run(
+                    build, loads, has_media=bool(media_of(given)), on_waste=self._link.discard
+                )
         except TimeoutError:
             allowed_s = (terms.deadline_s or 0.0) - terms.arrival_s
             raise DeadlinePassed(
