@@ -122,6 +122,17 @@ def test_redirects_to_what_is_no_place(location):
         assert "not allowed" in refused(server.origin, server.origin, "*", error=MediaForbidden)
 
 
+@pytest.mark.parametrize("location", ["https://b.example/x", "http://a.example/x", "//b.example/x"])
+def test_redirects_to_public_places_that_are_not_allowed(location):
+    def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"] if host == "127.0.0.1" else ["8.8.8.8"]
+
+    with place(reply(status=302, Location=location)) as server:
+        allowed = (server.origin, "a.example")
+        message = refused(server.origin, *allowed, resolve=resolve, error=MediaForbidden)
+        assert "redirects to a place that is not allowed" in message
+
+
 def test_loops_end():
     with place(lambda head: [reply(status=302, Location="/loop")]) as server:
         assert f"more than {MAX_REDIRECTS} times" in refused(server.origin, server.origin)

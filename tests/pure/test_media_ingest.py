@@ -347,6 +347,52 @@ def test_cancelling_one_asker_leaves_the_others():
         assert first.cancelled()
 
 
+def test_a_clip_goes_on_for_who_still_waits_for_it():
+    gate = Gate()
+    gate.opened.clear()
+    frames = [png(seed) for seed in range(4)]
+    with running(gate) as ingest:
+        first = submit(ingest, clip(*frames))
+        assert gate.entered.acquire(timeout=5)
+        second = submit(ingest, clip(*frames))
+        eventually_joined(ingest, 2)
+        assert first.cancel()
+        gate.opened.set()
+        assert second.result(5).geometry.frames == 4
+        assert gate.num_started == 1
+
+
+def eventually_joined(ingest: Ingest, count: int) -> None:
+    """So many askers wait for the one decode that is under way."""
+    until = time.monotonic() + 5
+    while [len(flight) for flight in ingest._flights.values()] != [count]:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_decodes_that_were_cancelled_before_they_started_never_do():
+    gate = Gate()
+    with running(gate, workers=1) as ingest:
+        plans = [ingest.plan(image(png(seed)), tenant="t").result(5) for seed in (0, 1)]
+        gate.opened.clear()
+        first = ingest.decode(plans[0])
+        assert gate.entered.acquire(timeout=5)
+        queued = ingest.decode(plans[1])
+        assert queued.cancel()
+        gate.opened.set()
+        first.result(5)
+        ingest.load(image(png(2)), tenant="t")
+        assert gate.num_started == 2
+
+
+def test_who_comes_after_a_decode_has_its_own_fetch_and_no_decode():
+    with running() as ingest:
+        plans = [ingest.plan(image(png()), tenant="t").result(5) for _ in range(2)]
+        assert ingest.decode(plans[0]).result(5).decode_s > 0
+        late = ingest.decode(plans[1]).result(5)
+        assert (late.fetch_s, late.decode_s) == (plans[1].fetch_s, 0.0)
+
+
 def test_work_nobody_waits_for_stops_at_the_next_frame():
     gate = Gate()
     gate.opened.clear()

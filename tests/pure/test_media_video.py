@@ -173,6 +173,8 @@ def test_a_broken_frame_is_held_by_the_one_before():
 
 
 def test_mostly_broken_frames_are_refused():
+    pictures = [bytes(200) if number % 2 else jpeg(number) for number in range(10)]
+    assert len(frames(avi(pictures), range(10))) == 10, "half of them are enough"
     pictures = [jpeg(0), *[bytes(200)] * 9]
     with pytest.raises(MediaError, match="9 of 10 frames of the video cannot be decoded"):
         frames(avi(pictures), range(10))
@@ -312,6 +314,7 @@ def test_options_choose_the_frames():
     usual = load(data, **clock).geometry
     assert (usual.frames, usual.seconds_per_grid) == (20, 1.0)
     assert load(data, **clock, fps=1).geometry.seconds_per_grid == 2.0
+    assert load(data, **clock, num_frames=8).geometry.seconds_per_grid == 2.5
     counts = {
         (("fps", 1.0),): 10,
         (("num_frames", 8),): 8,

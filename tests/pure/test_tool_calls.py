@@ -212,6 +212,12 @@ def test_a_name_may_come_after_the_arguments() -> None:
 def test_a_call_after_one_that_is_none_is_found() -> None:
     assert read("<tool_call>no " + hermes("f", "{}")) == ["<tool_call>no", ("f", "{}")]
     assert read("<tool_call>{" + hermes("f", "{}")) == ["<tool_call>{", ("f", "{}")]
+    assert read('<tool_call>{"id": "' + hermes("f", "{}")) == ['<tool_call>{"id": "', ("f", "{}")]
+
+
+def test_white_space_at_the_end_is_dropped_behind_a_call_only() -> None:
+    assert read(hermes("f", "{}") + " \n") == [("f", "{}")]
+    assert read(hermes("f", "{}") + " word \n") == [("f", "{}"), " word \n"]
 
 
 def test_a_call_that_was_cut_short_keeps_what_came_of_its_arguments() -> None:

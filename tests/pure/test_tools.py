@@ -163,3 +163,10 @@ def test_no_more_of_a_value_is_looked_at_than_its_limit_allows() -> None:
 
     with pytest.raises(InvalidParameter, match="limit 262144"):
         check_size({"a": [Endless()]}, "x")
+
+
+def test_so_many_tools_and_no_more() -> None:
+    tools = [function(name=f"f{number}") for number in range(129)]
+    assert len(read_tools(tools[:128])) == 128
+    with pytest.raises(InvalidParameter, match="129 tools, limit 128"):
+        read_tools(tools)

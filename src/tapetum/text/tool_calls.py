@@ -2,8 +2,8 @@
 
 Owns the forms in which families of models write calls. A call begins for the reader once its name is known and its
 arguments have begun; from then on they are handed out as they come. What looks like a call and is none is text, and
-so is the rest of a call whose arguments stop being JSON. White space next to calls belongs to them. The joined
-result does not depend on where the borders between pieces lie.
+so is the rest of a call whose arguments stop being JSON. White space before a call belongs to it, and behind one at
+the end of the answer. The joined result does not depend on where the borders between pieces lie.
 """
 
 from __future__ import annotations
