@@ -12,9 +12,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import uvicorn
 import uvloop
 
 from tapetum.server import stall, websocket
+from tapetum.server.run import uvicorn_config
+from tapetum.server.serving import Serving
+from tests.cpu import server_kit
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually
 
 LONG = {"ignore_eos": True, "max_tokens": 1500}
@@ -196,3 +200,30 @@ def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytes
             connection.sendall(chat_bytes(**LONG, stream=True, logprobs=True, top_logprobs=20))
             assert eventually(lambda: not server.is_at_rest)
             assert eventually(lambda: server.is_at_rest, within_s=8)
+
+
+def test_requests_of_a_websocket_whose_client_is_gone_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers no ping, though its connection is there and full."""
+
+    def config(serving: Serving) -> uvicorn.Config:
+        made = uvicorn_config(serving)
+        made.ws_ping_interval, made.ws_ping_timeout = 0.5, 0.5
+        return made
+
+    monkeypatch.setattr(server_kit, "uvicorn_config", config)
+    script = Script("Hello there")
+    script.step_s = 0.01
+    with TestServer(script) as server:
+        server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            host, port = server.url.removeprefix("http://").split(":")
+            connection.connect((host, int(port)))
+            connection.sendall(HANDSHAKE)
+            time.sleep(0.2)
+            fields = {**LONG, "logprobs": True, "top_logprobs": 20}
+            for number in range(4):
+                text = json.dumps({"id": number, "request": chat_body(**fields)}).encode()
+                connection.sendall(struct.pack("!BBH4x", 0x81, 0xFE, len(text)) + text)
+            assert eventually(lambda: not server.is_at_rest)
+            assert eventually(lambda: server.is_at_rest, within_s=5)

@@ -60,6 +60,12 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
             self.transport.write(said or refusal(400, "the bytes are no handshake of a WebSocket"))
             self.transport.close()
 
+    def keepalive_timeout(self) -> None:
+        """What a client that is gone has not taken it never will; to wait for that would keep its requests running."""
+        super().keepalive_timeout()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) < _MAX_FRAGMENTS:
             super().handle_cont(event)
