@@ -237,7 +237,8 @@ class Session:
 
     def _end(self, error: TapetumError | None) -> None:
         """The process has ended: tell everybody who waits, and clear away what it left."""
-        death = EngineDead(f"the engine process has ended{self._reason(error)}; restart the server")
+        how = _how(self._process.returncode) if error is None else f": {error.message}"
+        death = EngineDead(f"the engine process has ended{how}; restart the server")
         with self._state:
             self._death = death
             questions = list(self._questions.values())
@@ -253,8 +254,8 @@ class Session:
             _log.error("%s", death.message)
             self._on_death(death)
 
-    def _reason(self, error: TapetumError | None) -> str:
-        if error is not None:
-            return f": {error.message}"
-        code = self._process.returncode
-        return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
+
+def _how(code: int) -> str:
+    """How a process ended, by its exit code; below 0 it is the number of a signal, which may have no name."""
+    names = {number.value: number.name for number in signal.Signals}
+    return f" by {names.get(-code, f'signal {-code}')}" if code < 0 else f" with exit code {code}"
