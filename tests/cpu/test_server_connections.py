@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -143,6 +145,19 @@ def test_nothing_more_is_read_of_a_client_that_takes_no_pongs(server: TestServer
                 connection.sendall(pings)
 
 
+@pytest.fixture
+def punctual() -> Iterator[None]:
+    """Threads and collections as `server.process` sets them for a server; server, client and flood are threads here."""
+    turn_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.001)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    sys.setswitchinterval(turn_s)
+
+
+@pytest.mark.usefixtures("punctual")
 def test_many_small_frames_leave_others_their_turn(server: TestServer) -> None:
     with opened(server) as connection:
 

@@ -16,7 +16,7 @@ from websockets.frames import CloseCode, Frame
 from tapetum.server.protocol import refusal
 from tapetum.server.stall import Stall
 
-_PIECE_BYTES = 4096  # parsed at a time: at most some hundred frames
+_PIECE_BYTES = 512  # parsed first in a turn: at most a hundred frames; then twice as much each time
 _TURN_S = 0.002  # of the event loop, before others have theirs
 _MAX_FRAGMENTS = 2**16  # of a message; empty ones count for nothing in its size
 
@@ -86,10 +86,12 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
             self._next_turn.cancel()
             self._next_turn = None
         until_s = time.monotonic() + _TURN_S  # the loop's own clock stands still meanwhile
+        size = _PIECE_BYTES
         while self._unread and not self.read_paused and time.monotonic() < until_s:
-            piece = bytes(self._unread[:_PIECE_BYTES])
-            del self._unread[:_PIECE_BYTES]
+            piece = bytes(self._unread[:size])
+            del self._unread[:size]
             super().data_received(piece)
+            size *= 2
         if self._unread and not self.read_paused:
             self._next_turn = self.loop.call_soon(self._read_on)
         self._settle()
