@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench
+.PHONY: help native demo test test-all check bench
 
 help:
 	@echo "make demo      ask the bundled model three questions about three pictures"
@@ -57,3 +57,12 @@ $(DEV): $(RUNTIME)
 	@echo "installing what the tests need"
 	$(INSTALL) -e ".[dev]"
 	@touch $@
+
+# The kernels, built in place: for an editable checkout whose C++ has changed. BUILD=... keeps another build beside it.
+BUILD ?= build/native
+native:
+	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release > /dev/null
+	@cmake --build $(BUILD) | grep -v "directory\|Built target" || true
+	@cmake --build $(BUILD) > /dev/null
+	@cp $(BUILD)/libtapetum_native.so src/tapetum/native/.building-$(notdir $(BUILD))
+	@mv src/tapetum/native/.building-$(notdir $(BUILD)) src/tapetum/native/libtapetum_native.so

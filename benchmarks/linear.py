@@ -38,7 +38,7 @@ def main() -> None:
     )
     for name, rows, columns in LAYERS:
         weight = torch.randn(rows, columns).bfloat16()
-        plain, packed = Linear(weight), PackedLinear(weight)
+        plain, packed = Linear(weight), PackedLinear(weight, None, "none")
         for tokens in (1, 8, 64):
             x = torch.randn(tokens, columns).bfloat16()
             is_equal = torch.equal(plain(x), packed(x))

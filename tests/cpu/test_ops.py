@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.ops import dense, linear, reference
-from tapetum.ops.layout import SegmentRun, plan_segments
-from tapetum.ops.table import choose_table
+from tapetum.ops.layout import SegmentRun, Segments, plan_segments
+from tapetum.ops.table import Activation, choose_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 
 DTYPES = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
@@ -32,11 +36,32 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor, bound: float) -> None
 def test_elementwise(dtype: torch.dtype, bound: float, tokens: int) -> None:
     x, weight = randn(tokens, 96, dtype=dtype) * 30, randn(96, dtype=dtype, seed=1)
     assert_close(dense.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), bound)
-    assert_close(dense.quick_gelu(x), reference.quick_gelu(x), bound)
-    assert_close(dense.silu_mul(x), reference.silu_mul(x), bound)
+    shift = randn(96, dtype=dtype, seed=4)
+    assert_close(
+        dense.layer_norm(x, weight, shift, 1e-6), reference.layer_norm(x, weight, shift, 1e-6), bound
+    )
     heads = randn(tokens, 6, 32, dtype=dtype)
     cos, sin = randn(tokens, 1, 32, dtype=dtype, seed=2), randn(tokens, 1, 32, dtype=dtype, seed=3)
     assert_close(dense.rotate(heads, cos, sin), reference.rotate(heads, cos, sin), bound)
+
+
+@pytest.mark.parametrize("dtype,bound", DTYPES)
+@pytest.mark.parametrize("activation", ["none", "quick_gelu", "gelu", "silu_mul"])
+def test_linear(dtype: torch.dtype, bound: float, activation: Activation) -> None:
+    x, weight, bias = (randn(*size, dtype=dtype, seed=i) for i, size in enumerate([(7, 64), (96, 64), (96,)]))
+    wanted = reference.Linear(weight, bias, activation)(x)
+    residual = randn(*wanted.shape, dtype=dtype, seed=3)
+    linear = choose_table(CPU, dtype).linear(weight, bias, activation)
+    assert_close(linear(x), wanted, bound)
+    assert_close(linear(x, residual), reference.Linear(weight, bias, activation)(x, residual), bound)
+
+
+def attend(ops: ModuleType, q: Tensor, k: Tensor, v: Tensor, segments: Segments, *cuts: int) -> Tensor:
+    """Attention in query blocks that end at the cuts."""
+    keys = ops.segment_keys(k, v, segments)
+    bounds = [0, *cuts, len(q)]
+    parts = [ops.segment_attention(q[a:b], a, keys, segments) for a, b in pairwise(bounds)]
+    return torch.cat(parts)
 
 
 @pytest.mark.parametrize("dtype,bound", DTYPES)
@@ -46,16 +71,20 @@ def test_elementwise(dtype: torch.dtype, bound: float, tokens: int) -> None:
 )
 def test_segment_attention(dtype: torch.dtype, bound: float, lengths: list[int]) -> None:
     q, k, v = (randn(sum(lengths), 3, 16, dtype=dtype, seed=i) for i in range(3))
-    runs = plan_segments(lengths)
-    assert sum(run.count for run in runs) == len(lengths)
-    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), bound)
+    segments = plan_segments(lengths)
+    assert sum(run.count for run in segments.runs) == len(lengths)
+    wanted = attend(reference, q, k, v, segments)
+    assert_close(attend(dense, q, k, v, segments), wanted, bound)
+    cuts = sorted({len(q) // 3, len(q) // 2})
+    assert_close(attend(dense, q, k, v, segments, *cuts), wanted, bound)
+    assert_close(attend(reference, q, k, v, segments, *cuts), wanted, bound)
 
 
 def test_many_small_segments_are_cut_into_several_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "SMALL_SCORES", 3 * 16 * 16 * 2)
-    runs = plan_segments([16] * 7)
+    segments = plan_segments([16] * 7)
     q, k, v = (randn(112, 3, 16, dtype=torch.float32, seed=i) for i in range(3))
-    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), 2e-5)
+    assert_close(attend(dense, q, k, v, segments), attend(reference, q, k, v, segments), 2e-5)
 
 
 def test_a_long_context_is_attended_to_in_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,13 +99,15 @@ def test_a_long_context_is_attended_to_in_smaller_chunks(monkeypatch: pytest.Mon
     )
     assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), 2e-5)
     q, k, v = (randn(300, 6, 16, dtype=torch.float32, seed=i) for i in range(3))
-    runs = plan_segments([300])
-    assert_close(dense.segment_attention(q, k, v, runs), reference.segment_attention(q, k, v, runs), 2e-5)
+    segments = plan_segments([300])
+    assert_close(attend(dense, q, k, v, segments), attend(reference, q, k, v, segments), 2e-5)
     assert max(largest) <= dense.MAX_SCORES
 
 
 def test_neighbouring_equal_segments_form_one_run() -> None:
-    assert plan_segments([16, 16, 8, 16]) == (
+    segments = plan_segments([16, 16, 8, 16])
+    assert segments.pairs() == [(0, 16), (16, 32), (32, 40), (40, 56)]
+    assert segments.runs == (
         SegmentRun(0, 2, 16),
         SegmentRun(32, 1, 8),
         SegmentRun(40, 1, 16),
@@ -138,9 +169,9 @@ HAS_OPERATOR = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends
 @pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
 def test_packed_weights_are_chosen_where_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_table(CPU, torch.bfloat16).linear is linear.PackedLinear
-    assert choose_table(CPU, torch.float32).linear is reference.Linear
+    assert choose_table(CPU, torch.float32).linear is linear.DenseLinear
     monkeypatch.setattr(linear.PackedLinear, "__call__", lambda self, x: torch.zeros(len(x), 32).bfloat16())
-    assert choose_table(CPU, torch.bfloat16).linear is reference.Linear
+    assert choose_table(CPU, torch.bfloat16).linear is linear.DenseLinear
 
 
 @pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
@@ -149,7 +180,7 @@ def test_packed_linear(tokens: int) -> None:
     weight, bias = randn(96, 64, dtype=torch.bfloat16), randn(96, dtype=torch.bfloat16, seed=1)
     x = randn(tokens, 64, dtype=torch.bfloat16, seed=2)
     for given in (bias, None):
-        assert_close(linear.PackedLinear(weight, given)(x), reference.Linear(weight, given)(x), 1e-2)
+        assert_close(linear.PackedLinear(weight, given, "none")(x), reference.Linear(weight, given)(x), 1e-2)
 
 
 def make_layout(rows: list[tuple[int, int]], dtype: torch.dtype):

@@ -108,7 +108,7 @@ class Decoder:
         self.config, self._ops = config, ops
         self._embedding = weights.pop("embed")
         head = self._embedding if config.is_tied else weights.pop("head")
-        self._head = ops.linear(head, None)
+        self._head = ops.linear(head, None, "none")
         self._norm = weights.pop("norm")
         self._layers = [Layer(config, weights, f"layers.{i}.", ops) for i in range(config.num_layers)]
         device = self._embedding.device
@@ -145,10 +145,10 @@ class Layer:
     ) -> None:
         self._config, self._ops = config, ops
         self._norm1, self._norm2 = weights.pop(name + "norm1"), weights.pop(name + "norm2")
-        self._qkv = ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"))
-        self._out = ops.linear(weights.pop(name + "out"), None)
-        self._gate_up = ops.linear(weights.pop(name + "gate_up"), None)
-        self._down = ops.linear(weights.pop(name + "down"), None)
+        self._qkv = ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"), "none")
+        self._out = ops.linear(weights.pop(name + "out"), None, "none")
+        self._gate_up = ops.linear(weights.pop(name + "gate_up"), None, "silu_mul")
+        self._down = ops.linear(weights.pop(name + "down"), None, "none")
 
     def __call__(
         self,
@@ -163,9 +163,8 @@ class Layer:
         mixed = self._attend(ops.rms_norm(x, self._norm1, config.rms_norm_eps), turns, cache, layout)
         if rows is not None:
             mixed, x = mixed[rows], x[rows]
-        x = x + self._out(mixed)
-        hidden = ops.rms_norm(x, self._norm2, config.rms_norm_eps)
-        return x + self._down(ops.silu_mul(self._gate_up(hidden)))
+        x = self._out(mixed, x)
+        return self._down(self._gate_up(ops.rms_norm(x, self._norm2, config.rms_norm_eps)), x)
 
     def _attend(
         self, x: Tensor, turns: tuple[Tensor, Tensor], cache: Tensor, layout: AttentionLayout

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment, SegmentRun
+from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment, Segments
 
 QUERY_CHUNK = 256  # queries of one product
 SMALL_SCORES = (
@@ -28,25 +28,36 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    return torch.mul(x, 1.702).sigmoid_().mul_(x)
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate).mul_(up)
+def segment_keys(k: Tensor, v: Tensor, segments: Segments) -> tuple[Tensor, ...]:
+    return k, v
 
 
-def segment_attention(q: Tensor, k: Tensor, v: Tensor, runs: tuple[SegmentRun, ...]) -> Tensor:
+def segment_attention(q: Tensor, first: int, keys: tuple[Tensor, ...], segments: Segments) -> Tensor:
+    k, v = keys
     q = q * q.shape[-1] ** -0.5
     out = torch.empty_like(q)
-    for run in runs:
+    last = first + len(q)
+    for run in segments.runs:
         step = max(1, SMALL_SCORES // (q.shape[1] * run.length * min(run.length, QUERY_CHUNK)))
-        for first in range(0, run.count, step):
-            start = run.start + first * run.length
-            count = min(step, run.count - first)
-            part = slice(start, start + count * run.length)
-            _attend_segments(q[part], k[part], v[part], count, out[part])
+        start = run.start
+        while start < run.end:
+            low, high = max(start, first), min(start + run.length, last)
+            if low == start and high == start + run.length:  # whole segments go together
+                count = min(step, (last - start) // run.length, (run.end - start) // run.length)
+                high = start + count * run.length
+                keep = slice(start - first, high - first)
+                _attend_segments(q[keep], k[start:high], v[start:high], count, out[keep])
+            elif low < high:
+                keep, whole = slice(low - first, high - first), slice(start, start + run.length)
+                _attend_segments(q[keep], k[whole], v[whole], 1, out[keep])
+                high = start + run.length
+            else:
+                high = start + run.length
+            start = high
     return out
 
 
@@ -57,7 +68,7 @@ def _attend_segments(q: Tensor, k: Tensor, v: Tensor, count: int, out: Tensor) -
     queries, keys, values = split(q), split(k).transpose(1, 2), split(v)
     length = queries.shape[1]
     target = out.view(count, length, *out.shape[1:])  # [count, L, H, D]
-    chunk = _query_chunk(len(queries) * length)
+    chunk = _query_chunk(len(queries) * keys.shape[-1])
     for start in range(0, length, chunk):
         end = min(start + chunk, length)
         weights = torch.bmm(queries[:, start:end], keys).softmax(-1)

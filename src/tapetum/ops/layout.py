@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
+import torch
 from torch import Tensor
 
 
@@ -35,8 +37,14 @@ class PrefillSegment:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """One step: where each token's K and V go, who attends to what, which positions yield logits."""
+    """One step: where each token's K and V go, who attends to what, which positions yield logits.
 
+    `rows` says the same as `groups` and `segments`, for kernels that take any row: (start, length, context, first
+    index into `blocks`) each; both lie on the host.
+    """
+
+    rows: Tensor  # [requests, 4] int32
+    blocks: Tensor  # int32: block tables, one behind the other
     slots: Tensor  # [T] int64: block id x block size + offset
     groups: tuple[DecodeGroup, ...]
     segments: tuple[PrefillSegment, ...]
@@ -56,8 +64,21 @@ class SegmentRun:
         return self.start + self.count * self.length
 
 
-def plan_segments(lengths: Sequence[int]) -> tuple[SegmentRun, ...]:
-    """Group neighbouring segments of equal length, so that each group is one batched product."""
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Neighbouring attention segments of packed patches: `bounds` int32 [n + 1] from 0 on, and runs of equal length."""
+
+    bounds: Tensor
+    runs: tuple[SegmentRun, ...]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(start, end) of each segment."""
+        ends = self.bounds.tolist()
+        return list(pairwise(ends))
+
+
+def plan_segments(lengths: Sequence[int]) -> Segments:
+    """Group neighbouring segments of equal length, so that each group can be one batched product."""
     runs: list[SegmentRun] = []
     start = 0
     for length in lengths:
@@ -67,4 +88,5 @@ def plan_segments(lengths: Sequence[int]) -> tuple[SegmentRun, ...]:
         else:
             runs.append(SegmentRun(start, 1, length))
         start += length
-    return tuple(runs)
+    bounds = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32)
+    return Segments(bounds, tuple(runs))

@@ -5,21 +5,25 @@ T packed tokens, H query heads, K key-value heads, D head width, P patches, N ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tapetum.ops.layout import AttentionLayout, SegmentRun
+from tapetum.ops.layout import AttentionLayout, Segments
 
 
 class Linear:
-    """`x @ weight.T + bias`; weight [out, in]."""
+    """`activation(x @ weight.T + bias) + residual`; weight [out, in], for silu_mul [2 out, in]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight, self.bias = weight, bias
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> None:
+        self.weight, self.bias, self._activate = weight, bias, ACTIVATIONS[activation]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        wide = F.linear(x.float(), self.weight.float(), None if self.bias is None else self.bias.float())
+        wide = self._activate(wide)
+        return (wide if residual is None else wide + residual.float()).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -35,8 +39,30 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x.float() * cos.float() + torch.cat((second, first), -1) * sin.float()).to(x.dtype)
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Layer normalisation over the last axis (Ba et al., 2016)."""
+    return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
+
+
+def segment_keys(k: Tensor, v: Tensor, segments: Segments) -> tuple[Tensor, ...]:
+    """Packed keys and values [P, H, D] in the form that `segment_attention` reads."""
+    return k, v
+
+
+def segment_attention(q: Tensor, first: int, keys: tuple[Tensor, ...], segments: Segments) -> Tensor:
+    """Bidirectional attention inside each segment for the packed queries [first, first + Q): q [Q, H, D] -> same."""
+    k, v = keys
+    out = torch.empty_like(q)
+    for start, end in segments.pairs():
+        low, high = max(start, first), min(end, first + len(q))
+        if low < high:
+            part = slice(low - first, high - first)
+            out[part] = _attend(q[part], k[start:end], v[start:end], None)
+    return out
+
+
 def quick_gelu(x: Tensor) -> Tensor:
-    return (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype)
+    return x * torch.sigmoid(1.702 * x)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -45,14 +71,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def segment_attention(q: Tensor, k: Tensor, v: Tensor, runs: tuple[SegmentRun, ...]) -> Tensor:
-    """Bidirectional attention inside each segment of packed q, k, v [P, H, D] -> [P, H, D]."""
-    out = torch.empty_like(q)
-    for run in runs:
-        for start in range(run.start, run.end, run.length):
-            part = slice(start, start + run.length)
-            out[part] = _attend(q[part], k[part], v[part], None)
-    return out
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "quick_gelu": quick_gelu,
+    "gelu": F.gelu,
+    "silu_mul": silu_mul,
+}
 
 
 def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:

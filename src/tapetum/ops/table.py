@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from tapetum.ops import dense, linear, reference
-from tapetum.ops.layout import AttentionLayout, SegmentRun
+from tapetum.ops.layout import AttentionLayout, Segments
+
+# silu_mul: the weight holds the rows of the gate, then as many of the values it is multiplied with
+Activation = Literal["none", "quick_gelu", "gelu", "silu_mul"]
 
 
 class Linear(Protocol):
-    def __call__(self, x: Tensor) -> Tensor: ...
+    """activation(x @ weight.T + bias) + residual."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +27,12 @@ class OpTable:
     """Signatures and shapes are those of ops/reference.py."""
 
     name: str
-    linear: Callable[[Tensor, Tensor | None], Linear]
+    linear: Callable[[Tensor, Tensor | None, Activation], Linear]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
-    quick_gelu: Callable[[Tensor], Tensor]
-    silu_mul: Callable[[Tensor], Tensor]
-    segment_attention: Callable[[Tensor, Tensor, Tensor, tuple[SegmentRun, ...]], Tensor]
+    segment_keys: Callable[[Tensor, Tensor, Segments], tuple[Tensor, ...]]
+    segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, AttentionLayout], Tensor]
 
@@ -37,9 +42,9 @@ def reference_table() -> OpTable:
         name="reference",
         linear=reference.Linear,
         rms_norm=reference.rms_norm,
+        layer_norm=reference.layer_norm,
         rotate=reference.rotate,
-        quick_gelu=reference.quick_gelu,
-        silu_mul=reference.silu_mul,
+        segment_keys=reference.segment_keys,
         segment_attention=reference.segment_attention,
         write_kv=reference.write_kv,
         paged_attention=reference.paged_attention,
@@ -51,11 +56,11 @@ def choose_table(device: torch.device, dtype: torch.dtype) -> OpTable:
     is_packed = device.type == "cpu" and dtype == torch.bfloat16 and linear.has_packed_linear()
     return OpTable(
         name="dense-packed" if is_packed else "dense",
-        linear=linear.PackedLinear if is_packed else reference.Linear,
+        linear=linear.PackedLinear if is_packed else linear.DenseLinear,
         rms_norm=dense.rms_norm,
+        layer_norm=dense.layer_norm,
         rotate=dense.rotate,
-        quick_gelu=dense.quick_gelu,
-        silu_mul=dense.silu_mul,
+        segment_keys=dense.segment_keys,
         segment_attention=dense.segment_attention,
         write_kv=dense.write_kv,
         paged_attention=dense.paged_attention,

@@ -98,7 +98,23 @@ def build_inputs(
         for row, start in zip(packed, starts, strict=False)
         if row.has_sample
     ]
+    counts = [_count(row, block_size) for row in packed]
+    tables = np.cumsum([0, *counts])[:-1]
     layout = AttentionLayout(
+        rows=torch.from_numpy(
+            np.array(
+                [
+                    (start, row.length, row.start, table)
+                    for row, start, table in zip(packed, starts, tables, strict=False)
+                ],
+                np.int32,
+            )
+        ),
+        blocks=torch.from_numpy(
+            np.concatenate(
+                [np.array(row.block_ids[:count], np.int32) for row, count in zip(packed, counts, strict=True)]
+            )
+        ),
         slots=_to(np.concatenate([_slots(row, block_size) for row in packed]), device),
         groups=_group(decodes, block_size, dtype, device),
         segments=tuple(

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tapetum.ops.layout import SegmentRun, plan_segments
-from tapetum.ops.table import Linear, OpTable
+from tapetum.ops.layout import Segments, plan_segments
+from tapetum.ops.table import Activation, Linear, OpTable
 
 Grid = tuple[int, int, int]
 ROPE_THETA = 10000.0
@@ -46,8 +46,8 @@ class VisionConfig:
 class Packing:
     """Attention segments and rotary angles of one packed batch."""
 
-    whole: tuple[SegmentRun, ...]  # one segment a frame
-    windows: tuple[SegmentRun, ...]  # one segment a window; same as `whole` without windows
+    whole: Segments  # one segment a frame
+    windows: Segments  # one segment a window; same as `whole` without windows
     order: Tensor | None  # [visual tokens] window order -> merge order, None if they are the same
     cos: Tensor  # [P, 1, D]
     sin: Tensor
@@ -74,8 +74,8 @@ class VisionTower:
         if packing.order is not None:
             x = x.view(-1, unit, x.shape[-1])[packing.order].flatten(0, 1)
         for index, block in enumerate(self._blocks):
-            runs = packing.whole if index in self._config.full_attention_layers else packing.windows
-            x = block(x, packing.cos, packing.sin, runs)
+            is_whole = index in self._config.full_attention_layers
+            x = block(x, packing.cos, packing.sin, packing.whole if is_whole else packing.windows)
         merged = self._merger(x)
         if packing.order is not None:
             merged = torch.empty_like(merged).index_copy_(0, packing.order, merged)
@@ -120,17 +120,19 @@ class Block:
         self._norm2 = make_norm(config, weights, name + "norm2", ops)
         self._qkv = make_linear(weights, name + "qkv", ops)
         self._out = make_linear(weights, name + "out", ops)
-        self._in = make_linear(weights, name + "in", ops)
+        self._in = make_linear(
+            weights, name + "in", ops, "silu_mul" if config.has_gated_mlp else "quick_gelu"
+        )
         self._down = make_linear(weights, name + "down", ops)
-        self._activation = ops.silu_mul if config.has_gated_mlp else ops.quick_gelu
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, runs: tuple[SegmentRun, ...]) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
         heads = self._num_heads
         parts = self._qkv(self._norm1(x)).view(len(x), 3 * heads, -1)  # [P, 3 H, D]
         turned = self._ops.rotate(parts[:, : 2 * heads], cos, sin)
-        mixed = self._ops.segment_attention(turned[:, :heads], turned[:, heads:], parts[:, 2 * heads :], runs)
-        x = x + self._out(mixed.flatten(1))
-        return x + self._down(self._activation(self._in(self._norm2(x))))
+        keys = self._ops.segment_keys(turned[:, heads:], parts[:, 2 * heads :], segments)
+        mixed = self._ops.segment_attention(turned[:, :heads], 0, keys, segments)
+        x = self._out(mixed.flatten(1), x)
+        return self._down(self._in(self._norm2(x)), x)
 
 
 class Merger:
@@ -138,16 +140,18 @@ class Merger:
 
     def __init__(self, config: VisionConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
         self._norm = make_norm(config, weights, "visual.merger.norm", ops)
-        self._in = make_linear(weights, "visual.merger.in", ops)
+        self._in = make_linear(weights, "visual.merger.in", ops, "gelu")
         self._out = make_linear(weights, "visual.merger.out", ops)
         self._width = config.width * config.merge_size**2
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._out(F.gelu(self._in(self._norm(x).view(-1, self._width))))
+        return self._out(self._in(self._norm(x).view(-1, self._width)))
 
 
-def make_linear(weights: MutableMapping[str, Tensor], name: str, ops: OpTable) -> Linear:
-    return ops.linear(weights.pop(name + ".weight"), weights.pop(name + ".bias"))
+def make_linear(
+    weights: MutableMapping[str, Tensor], name: str, ops: OpTable, activation: Activation = "none"
+) -> Linear:
+    return ops.linear(weights.pop(name + ".weight"), weights.pop(name + ".bias"), activation)
 
 
 def make_norm(
@@ -156,7 +160,7 @@ def make_norm(
     weight = weights.pop(name + ".weight")
     if config.has_layer_norm:
         bias = weights.pop(name + ".bias")
-        return lambda x: F.layer_norm(x, weight.shape, weight, bias, NORM_EPS)
+        return lambda x: ops.layer_norm(x, weight, bias, NORM_EPS)
     return lambda x: ops.rms_norm(x, weight, NORM_EPS)
 
 
