@@ -1,56 +1,66 @@
 """Finds the native library, checks that it fits, and declares its C functions.
 
-Owns the one handle of the process. Without a library, or with one of another build, `load` gives None, says so once,
-and everything runs on torch and Pillow.
+Owns the one handle of the process. It looks where the package lies: in an editable install that is the checkout, where
+`make native` puts its library, and then the environment, where pip puts one. The first that was built for the table
+of functions.py is taken. Without any, `load` gives None, says so once, and everything runs on torch and Pillow.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import tapetum.native
+from tapetum.native import functions
 
 _log = logging.getLogger(__name__)
-_NAME = "libtapetum_native.so"
-_ABI = 1
-_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-
-# name -> (result, arguments); pointers travel as integers
-_FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
-    "tpt_abi": (_I, ()),
-    "tpt_isa": (ctypes.c_char_p, ()),
-    "tpt_use_isa": (_I, (ctypes.c_char_p,)),
-    "tpt_num_threads": (_I, ()),
-    "tpt_set_num_threads": (None, (_I,)),
-    "tpt_narrow": (None, (_P, _P, _L)),
-}
+NAME = "libtapetum_native.so"
 
 
 @cache
 def load() -> ctypes.CDLL | None:
     """The library with its functions declared, or None; a call releases the interpreter lock."""
-    for folder in tapetum.native.__path__:
-        path = Path(folder) / _NAME
-        if path.exists():
+    library = first_fitting(tapetum.native.__path__)
+    if library is None:
+        _log.warning(
+            "no native kernels: %s is not built; the slower torch path runs; "
+            "install a C++ compiler, then Tapetum again",
+            NAME,
+        )
+    return library
+
+
+def first_fitting(folders: Iterable[str]) -> ctypes.CDLL | None:
+    """The library of the first folder that has one which fits; a line is logged for each that does not."""
+    for folder in folders:
+        path = Path(folder) / NAME
+        if not path.exists():
+            continue
+        try:
             return _opened(path)
-    _log.warning("no native kernels: %s is not built; the torch path runs, which is slower", _NAME)
+        except (OSError, AttributeError) as error:
+            _log.warning("native kernels in %s are not used: %s", path, error)
     return None
 
 
-def _opened(path: Path) -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL(str(path))
-        if library.tpt_abi() != _ABI:
-            raise OSError(f"it is build {library.tpt_abi()}, build {_ABI} is needed; install Tapetum again")
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        _log.warning(
-            "no native kernels: %s cannot be used: %s; the torch path runs, which is slower", path, error
+def _opened(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    library.tpt_built_for.restype = ctypes.c_char_p
+    built, wanted = library.tpt_built_for().decode(), _abi()
+    if built != wanted:
+        raise OSError(
+            f"they were built for functions {built}, needed are {wanted}; run `make native` or install Tapetum again"
         )
-        return None
+    for name, (result, arguments) in functions.FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library
+
+
+def _abi() -> str:
+    """What the build stamps into the library."""
+    return hashlib.sha256(Path(functions.__file__).read_bytes()).hexdigest()[:16]

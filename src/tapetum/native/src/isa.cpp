@@ -32,8 +32,6 @@ Isa isa() { return chosen.load(std::memory_order_relaxed); }
 
 }  // namespace tapetum
 
-TPT_API int tpt_abi() { return 1; }
-
 TPT_API const char* tpt_isa() { return tapetum::kNames[static_cast<int>(tapetum::isa())]; }
 
 // Run another set than the best, for tests and comparisons: 0, or -1 if this processor does not have it.

@@ -1,0 +1,20 @@
+"""The C functions of the library, as Python calls them. Nothing but the table.
+
+The build stamps a digest of this file into the library (CMakeLists.txt), and `library.py` compares it: a library that
+was built for another table is not loaded. So a change of a C function is a change here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+# name -> (result, arguments); pointers travel as integers
+FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
+    "tpt_isa": (ctypes.c_char_p, ()),
+    "tpt_use_isa": (_I, (ctypes.c_char_p,)),
+    "tpt_num_threads": (_I, ()),
+    "tpt_set_num_threads": (None, (_I,)),
+    "tpt_narrow": (None, (_P, _P, _L)),
+}
