@@ -8,6 +8,8 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 RUNTIME := $(VENV)/runtime-installed
 DEV     := $(VENV)/dev-installed
+NATIVE  := src/tapetum/native
+INPUTS  := pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/functions.py $(wildcard $(NATIVE)/src/*.* $(NATIVE)/src/kernels/*.*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # one torch thread in each process: the tests are many small tensors
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
@@ -20,6 +22,7 @@ help:
 	@echo "make test      all tests but the long ones (minutes)"
 	@echo "make test-all  the long ones too"
 	@echo "make check     formatting, lint, types, who imports whom, file sizes"
+	@echo "make native    build the C++ kernels again, after a change of them"
 	@echo "make bench     time the engine beside transformers, and what the server itself costs"
 
 demo: $(RUNTIME)
@@ -47,22 +50,24 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python {sys.version.split()[0]} is too old, 3.11 or later is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
+# An install builds the native library too, so it is done again when that has changed.
+$(RUNTIME): $(INPUTS) | $(BIN)/python
 	@echo "installing torch and Tapetum into $(VENV), a few minutes the first time"
 	$(INSTALL) torch
 	$(INSTALL) -e .
 	@touch $@
 
-$(DEV): $(RUNTIME)
-	@echo "installing what the tests need"
+$(DEV): $(INPUTS) | $(BIN)/python
+	@echo "installing torch, Tapetum and what the tests need into $(VENV), a few minutes the first time"
+	$(INSTALL) torch
 	$(INSTALL) -e ".[dev]"
-	@touch $@
+	@touch $(RUNTIME) $@
 
-# The kernels, built in place: for an editable checkout whose C++ has changed. BUILD=... keeps another build beside it.
+# The native library alone, built in place, which takes less time. BUILD=... keeps another build beside it.
 BUILD ?= build/native
 native:
 	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release > /dev/null
-	@cmake --build $(BUILD) | grep -v "directory\|Built target" || true
+	@cmake --build $(BUILD) --parallel $(WORKERS) | grep -v "directory\|Built target" || true
 	@cmake --build $(BUILD) > /dev/null
-	@cp $(BUILD)/libtapetum_native.so src/tapetum/native/.building-$(notdir $(BUILD))
-	@mv src/tapetum/native/.building-$(notdir $(BUILD)) src/tapetum/native/libtapetum_native.so
+	@cp $(BUILD)/libtapetum_native.so $(NATIVE)/.building-$(notdir $(BUILD))
+	@mv $(NATIVE)/.building-$(notdir $(BUILD)) $(NATIVE)/libtapetum_native.so

@@ -1,8 +1,8 @@
 """Finds the native library, checks that it fits, and declares its C functions.
 
-Owns the one handle of the process. It looks where the package lies: in an editable install that is the checkout, where
-`make native` puts its library, and then the environment, where pip puts one. The first that was built for the table
-of functions.py is taken. Without any, `load` gives None, says so once, and everything runs on torch and Pillow.
+Owns the one handle of the process. It looks where the package lies: in an editable install both in the environment,
+where pip puts a library, and in the checkout, where `make native` does. The newest that was built for the table of
+functions.py is taken. Without any, `load` gives None, says so once, and everything runs on torch and Pillow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "libtapetum_native.so"
 @cache
 def load() -> ctypes.CDLL | None:
     """The library with its functions declared, or None; a call releases the interpreter lock."""
-    library = first_fitting(tapetum.native.__path__)
+    library = newest_fitting(tapetum.native.__path__)
     if library is None:
         _log.warning(
             "no native kernels: %s is not built; the slower torch path runs; "
@@ -34,12 +34,10 @@ def load() -> ctypes.CDLL | None:
     return library
 
 
-def first_fitting(folders: Iterable[str]) -> ctypes.CDLL | None:
-    """The library of the first folder that has one which fits; a line is logged for each that does not."""
-    for folder in folders:
-        path = Path(folder) / NAME
-        if not path.exists():
-            continue
+def newest_fitting(folders: Iterable[str]) -> ctypes.CDLL | None:
+    """The newest library in these folders that fits; a line is logged for each newer one that does not."""
+    found = [path for folder in folders if (path := Path(folder) / NAME).exists()]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             return _opened(path)
         except (OSError, AttributeError) as error:
