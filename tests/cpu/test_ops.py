@@ -168,7 +168,10 @@ HAS_OPERATOR = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends
 
 @pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
 def test_packed_weights_are_chosen_where_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_table(CPU, torch.bfloat16).linear is linear.PackedLinear
+    weight = torch.ones(32, 64)
+    chosen = choose_table(CPU, torch.bfloat16).linear
+    assert isinstance(chosen(weight.bfloat16(), None, "none"), linear.PackedLinear)
+    assert isinstance(chosen(weight, None, "none"), linear.DenseLinear)
     assert choose_table(CPU, torch.float32).linear is linear.DenseLinear
     monkeypatch.setattr(linear.PackedLinear, "__call__", lambda self, x: torch.zeros(len(x), 32).bfloat16())
     assert choose_table(CPU, torch.bfloat16).linear is linear.DenseLinear

@@ -123,7 +123,7 @@ class Decoder:
     def forward(
         self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
     ) -> Tensor:
-        turns = self._turns(position_ids, x.dtype)
+        turns = self._ops.turns(position_ids, self._axes, self._frequencies, x.dtype)
         for layer, cache in zip(self._layers[:-1], caches[:-1], strict=True):
             x = layer(x, turns, cache, layout, None)
         x = self._layers[-1](x, turns, caches[-1], layout, layout.sample_rows)  # [R, hidden]
@@ -131,12 +131,6 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
-
-    def _turns(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and signed sin [T, 1, D] of the angle of each frequency at its own axis' position."""
-        angles = position_ids[self._axes].t().float() * self._frequencies  # [T, D / 2]
-        cos, sin = angles.cos(), angles.sin()
-        return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
 
 
 class Layer:

@@ -40,6 +40,12 @@ class PackedLinear:
         return out if residual is None else out.add_(residual)
 
 
+def pack(weight: Tensor, bias: Tensor | None, activation: str) -> DenseLinear | PackedLinear:
+    """Packed where the weight is bf16; the few weights that stay in float32 are not."""
+    kind = PackedLinear if weight.dtype == torch.bfloat16 else DenseLinear
+    return kind(weight, bias, activation)
+
+
 def _quick_gelu(x: Tensor) -> Tensor:
     return torch.mul(x, 1.702).sigmoid_().mul_(x)
 

@@ -39,6 +39,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x.float() * cos.float() + torch.cat((second, first), -1) * sin.float()).to(x.dtype)
 
 
+def turns(positions: Tensor, axes: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What `rotate` takes, cos and signed sin [T, 1, D]: positions [A, T] on A axes, the axis and the frequency
+    (float32, angle a step) of each pair of values [D / 2]."""
+    angles = positions[axes].t().float() * frequencies  # [T, D / 2]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Layer normalisation over the last axis (Ba et al., 2016)."""
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)

@@ -30,6 +30,7 @@ class OpTable:
     linear: Callable[[Tensor, Tensor | None, Activation], Linear]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    turns: Callable[[Tensor, Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     segment_keys: Callable[[Tensor, Tensor, Segments], tuple[Tensor, ...]]
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
@@ -43,6 +44,7 @@ def reference_table() -> OpTable:
         linear=reference.Linear,
         rms_norm=reference.rms_norm,
         layer_norm=reference.layer_norm,
+        turns=reference.turns,
         rotate=reference.rotate,
         segment_keys=reference.segment_keys,
         segment_attention=reference.segment_attention,
@@ -56,9 +58,10 @@ def choose_table(device: torch.device, dtype: torch.dtype) -> OpTable:
     is_packed = device.type == "cpu" and dtype == torch.bfloat16 and linear.has_packed_linear()
     return OpTable(
         name="dense-packed" if is_packed else "dense",
-        linear=linear.PackedLinear if is_packed else linear.DenseLinear,
+        linear=linear.pack if is_packed else linear.DenseLinear,
         rms_norm=dense.rms_norm,
         layer_norm=dense.layer_norm,
+        turns=reference.turns,
         rotate=dense.rotate,
         segment_keys=dense.segment_keys,
         segment_attention=dense.segment_attention,
