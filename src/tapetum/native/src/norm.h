@@ -1,0 +1,26 @@
+// Normalisation of packed rows [rows, width]. A row's values depend on nothing but the row.
+#pragma once
+#include <cstdint>
+
+#include "isa.h"
+
+namespace tapetum {
+
+struct NormShape {
+  int dtype;
+  int64_t width;
+  float eps;
+};
+
+// The root-mean-square norm (Zhang and Sennrich, 2019); the normalised value is rounded before the weight. `out` may
+// be `x`.
+void rms_norm(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out);
+
+// Layer normalisation (Ba et al., 2016), rounded once.
+void layer_norm(const NormShape& shape, const void* x, const void* weight, const void* bias, int64_t rows, void* out);
+
+TPT_FOR_ALL_SETS(void rms_norm_rows(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out);
+                 void layer_norm_rows(const NormShape& shape, const void* x, const void* weight, const void* bias,
+                                      int64_t rows, void* out);)
+
+}  // namespace tapetum
