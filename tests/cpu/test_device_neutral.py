@@ -51,7 +51,7 @@ def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, t
         weights = {slot.name: torch.empty(slot.shape, dtype=dtype, device=device) for slot in table.slots}
         tower, decoder = VisionTower(vision_config, weights, ops), Decoder(decoder_config, weights, ops)
         patches = [torch.empty(16, 588, dtype=torch.uint8, device=device) for _ in range(2)]
-        features = tower(patches, [(1, 4, 4), (1, 2, 8)])
+        features = tower.begin(patches, [(1, 4, 4), (1, 2, 8)]).finish()
         assert all(
             item.device == device and item.dtype == dtype and item.shape == (4, 128) for item in features
         )

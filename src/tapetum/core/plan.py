@@ -31,9 +31,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeJob:
-    """One media item to encode before the rows of the same step run; its features stay until dropped."""
+    """One media item to encode before the rows of the same step run, from one share of its work to another.
+
+    With the last share done its features are there, and stay until dropped. An encode that stands elsewhere than at
+    `start` goes on from there; one that is lost, or whose start is 0, begins anew.
+    """
 
     item: MediaItem
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start <= 0 and self.end >= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,7 @@ class StepResult:
     step: int
     tokens: Mapping[str, SampledToken] = field(default_factory=dict)
     failed: Mapping[str, TapetumError] = field(default_factory=dict)
+    encoded: Mapping[bytes, float] = field(default_factory=dict)  # media keys -> the share of the work done so far
     failed_features: Mapping[bytes, TapetumError] = field(default_factory=dict)  # media keys not encoded
     encode_s: float = 0.0
     forward_s: float = 0.0

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tapetum.models.encoding import Encoding
 from tapetum.ops.layout import AttentionLayout
 
 
@@ -34,8 +35,8 @@ class VisionLanguageModel(Protocol):
     weights_fingerprint: bytes
     encoder_fingerprint: bytes
 
-    def encode(self, patches: Sequence[Tensor], grids: Sequence[tuple[int, int, int]]) -> list[Tensor]:
-        """uint8 patches [P, values] and patch grids (t, h, w) -> features [visual tokens, hidden] per item."""
+    def begin_encode(self, patches: Sequence[Tensor], grids: Sequence[tuple[int, int, int]]) -> Encoding:
+        """uint8 patches [P, values] and patch grids (t, h, w) -> an encode of [visual tokens, hidden] per item."""
         ...
 
     def embed(self, token_ids: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult
 from tapetum.models.base import VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
+from tapetum.runtime.encoder import Encoder
 from tapetum.runtime.inputs import TokenBook
 from tapetum.runtime.memory import available_bytes, bound_kernel_caches, plan_blocks, token_bytes
 from tapetum.runtime.runner import ModelRunner
@@ -36,23 +37,25 @@ class LocalExecutor:
         self._features = FeatureStore()
         self._book = TokenBook()
         self._sampler = Sampler(seed)
+        self._encoder = Encoder(model, self._features)
         self._runner = ModelRunner(model, self._kv, self._features, self._book)
 
     @torch.inference_mode()
     def execute(self, plan: BatchPlan) -> StepResult:
         self._take_over(plan)
         started = time.perf_counter()
-        failed = self._runner.encode([job.item for job in plan.encodes]) if plan.encodes else {}
+        self._encoder.encode(plan.encodes)
         self._wait()
         encoded = time.perf_counter()
-        rows = tuple(row for row in plan.rows if not self._lacks_features(row, failed))
+        rows = tuple(row for row in plan.rows if not self._lacks_features(row, self._encoder.failed))
         outcomes = self._forward(rows, plan.masks)
         self._wait()
         return StepResult(
             step=plan.step,
             tokens={name: token for name, token in outcomes.items() if isinstance(token, SampledToken)},
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
-            failed_features=failed,
+            encoded=self._encoder.encoded,
+            failed_features=self._encoder.failed,
             encode_s=encoded - started,
             forward_s=time.perf_counter() - encoded,
         )
@@ -65,6 +68,11 @@ class LocalExecutor:
     def feature_keys(self) -> frozenset[bytes]:
         return self._features.keys
 
+    @property
+    def encode_keys(self) -> frozenset[bytes]:
+        """Media keys of the encodes under way."""
+        return self._encoder.keys
+
     def features_of(self, key: bytes) -> Tensor:
         """Features on the device, [visual tokens, hidden]."""
         return self._features.get(key)
@@ -74,7 +82,7 @@ class LocalExecutor:
             self._book.remove(request_id)
             self._sampler.remove(request_id)
         for key in plan.dropped_features:
-            self._features.drop(key)
+            self._encoder.drop(key)
         for request in plan.admitted:
             self._book.add(request)
             self._sampler.add(request)

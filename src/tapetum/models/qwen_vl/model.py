@@ -12,6 +12,7 @@ from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader, require_json
 from tapetum.models.base import ModelSpec
 from tapetum.models.decoder import Decoder, DecoderConfig, read_decoder
+from tapetum.models.encoding import Encoding
 from tapetum.models.qwen_vl.names import name_table
 from tapetum.models.qwen_vl.vision import Grid, VisionConfig, VisionTower
 from tapetum.models.weights import Checkpoint
@@ -49,8 +50,8 @@ class QwenVL:
         self.weights_fingerprint, self.encoder_fingerprint = fingerprints
         self._vision, self._decoder = vision, decoder
 
-    def encode(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> list[Tensor]:
-        return self._vision(patches, grids)
+    def begin_encode(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> Encoding:
+        return self._vision.begin(patches, grids)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self._decoder.embed(token_ids)

@@ -8,19 +8,24 @@ values up to 255, costs about one percent of the tower, and so loses nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tapetum.models.encoding import Encoding, Stage
 from tapetum.ops.layout import Segments, plan_segments
 from tapetum.ops.table import Activation, Linear, OpTable
 
 Grid = tuple[int, int, int]
 ROPE_THETA = 10000.0
 NORM_EPS = 1e-6
+FLOAT32_WORK = 2.0  # of a multiply-add in float32, by one in bf16
+ATTENTION_WORK = (
+    1.5  # of a multiply-add in attention, with its share of the softmax, by one in a linear layer
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,76 +47,120 @@ class VisionConfig:
     image_std: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Attention segments and rotary angles of one packed batch."""
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Pictures and clips packed for one encode, and how far their values are."""
 
+    x: Tensor  # [P, width], the residual stream
+    qkv: Tensor  # [P, 3 H, D] of the layer at hand; what a query has attended to takes the query's place
+    merged: Tensor  # [visual tokens, out width]
+    cos: Tensor  # [P, 1, D]
+    sin: Tensor
     whole: Segments  # one segment a frame
     windows: Segments  # one segment a window; same as `whole` without windows
     order: Tensor | None  # [visual tokens] window order -> merge order, None if they are the same
-    cos: Tensor  # [P, 1, D]
-    sin: Tensor
+    places: Tensor | None  # [P] the same for patches, the other way round
+    keys: tuple[Tensor, ...] = ()
 
 
 class VisionTower:
     def __init__(self, config: VisionConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
         self._config, self._ops = config, ops
         patch = weights.pop("visual.patch").float()  # [width, C, t, y, x]
-        self._still = fold_normalisation(patch.sum(2), config)
-        self._moving = fold_normalisation(patch, config)
-        self.dtype = weights["visual.0.norm1.weight"].dtype
+        self._embeddings = {
+            kernel[0].numel(): ops.linear(*fold_normalisation(kernel, config), "none")
+            for kernel in (patch.sum(2), patch)
+        }  # by the number of values in a patch
+        self._dtype, self._device = weights["visual.0.norm1.weight"].dtype, patch.device
         self._blocks = [Block(config, weights, f"visual.{i}.", ops) for i in range(config.depth)]
         self._merger = Merger(config, weights, ops)
         width = config.width // config.num_heads // 2
-        step = torch.arange(0, width, 2, device=patch.device, dtype=torch.float32) / width
-        self._frequencies = ROPE_THETA**-step  # [D / 4]
+        step = torch.arange(0, width, 2, device=self._device, dtype=torch.float32) / width
+        self._frequencies = (ROPE_THETA**-step).repeat(2)  # [D / 2]: of the row, then of the column
+        self._axes = torch.arange(2, device=self._device).repeat_interleave(len(step))
 
-    def __call__(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> list[Tensor]:
-        """uint8 patches [P_i, values] with grids (t, h, w) -> features [tokens_i, out width] each."""
-        unit = self._config.merge_size**2
-        x = torch.cat([self._embed(item) for item in patches])  # [P, width]
-        packing = self._pack(grids)
-        if packing.order is not None:
-            x = x.view(-1, unit, x.shape[-1])[packing.order].flatten(0, 1)
+    def begin(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> Encoding:
+        """uint8 patches [P_i, values] with grids (t, h, w) -> an encode of [tokens_i, out width] each."""
+        for item, (t, h, w) in zip(patches, grids, strict=True):
+            if item.shape[0] != t * h * w or item.shape[1] not in self._embeddings:
+                raise ValueError(
+                    f"patches have shape {tuple(item.shape)}, grid {t} x {h} x {w} wants another"
+                )
+        batch = self._pack(grids)
+        sizes = [t * h * w // self._config.merge_size**2 for t, h, w in grids]
+        return Encoding(self._stages(batch, patches), collect=lambda: list(torch.split(batch.merged, sizes)))
+
+    def _stages(self, batch: Batch, patches: Sequence[Tensor]) -> Iterator[Stage]:
+        config, num_patches, width = self._config, len(batch.x), self._config.width
+        first = 0
+        for item in patches:
+            work = FLOAT32_WORK * item.shape[1] * width
+            yield Stage(len(item), work, partial(self._embed, batch, item, first))
+            first += len(item)
+        mlp = (3 if config.has_gated_mlp else 2) * width * config.mlp_width
         for index, block in enumerate(self._blocks):
-            is_whole = index in self._config.full_attention_layers
-            x = block(x, packing.cos, packing.sin, packing.whole if is_whole else packing.windows)
-        merged = self._merger(x)
-        if packing.order is not None:
-            merged = torch.empty_like(merged).index_copy_(0, packing.order, merged)
-        return list(torch.split(merged, [t * h * w // unit for t, h, w in grids]))
+            segments = batch.whole if index in config.full_attention_layers else batch.windows
+            scores = sum((end - start) ** 2 for start, end in segments.pairs()) / num_patches
+            yield Stage(num_patches, 3 * width**2, partial(block.project, batch))
+            yield Stage(
+                num_patches, ATTENTION_WORK * 2 * width * scores, partial(block.attend, batch, segments)
+            )
+            yield Stage(num_patches, width**2 + mlp, partial(block.finish, batch))
+        wide = width * config.merge_size**2
+        yield Stage(len(batch.merged), wide * (wide + config.out_width), partial(self._merge, batch))
 
-    def _embed(self, patches: Tensor) -> Tensor:
-        weight, bias = self._still if patches.shape[1] == self._still[0].shape[1] else self._moving
-        return F.linear(patches.float(), weight, bias).to(self.dtype)
+    def _embed(self, batch: Batch, patches: Tensor, first: int, start: int, end: int) -> None:
+        """Patches [start, end) of an item that is packed from `first` on."""
+        embedded = self._embeddings[patches.shape[1]](patches[start:end].float()).to(self._dtype)
+        part = slice(first + start, first + end)
+        if batch.places is None:
+            batch.x[part] = embedded
+        else:
+            batch.x.index_copy_(0, batch.places[part], embedded)
 
-    def _pack(self, grids: Sequence[Grid]) -> Packing:
+    def _merge(self, batch: Batch, start: int, end: int) -> None:
+        unit = self._config.merge_size**2
+        merged = self._merger(batch.x[start * unit : end * unit])
+        if batch.order is None:
+            batch.merged[start:end] = merged
+        else:
+            batch.merged.index_copy_(0, batch.order[start:end], merged)
+
+    def _pack(self, grids: Sequence[Grid]) -> Batch:
         config = self._config
         coordinates = torch.cat(
             [merge_order_coordinates(grid, config.merge_size) for grid in grids]
         )  # [P, 2]
         whole = [h * w for t, h, w in grids for _ in range(t)]
-        order, windows = None, whole
+        order, places, windows = None, None, whole
         if config.window_size:
             order, windows = window_order(grids, config)
-            unit = config.merge_size**2
-            coordinates = coordinates.view(-1, unit, 2)[order].flatten(0, 1)
-            order = order.to(self._frequencies.device)
-        angles = (
-            coordinates.to(self._frequencies.device).float()[..., None] * self._frequencies
-        )  # [P, 2, D / 4]
-        angles = angles.flatten(1)
-        cos, sin = angles.cos(), angles.sin()
-        return Packing(
+            patches = torch.arange(len(coordinates)).view(len(order), -1)[order].flatten()
+            coordinates, places = coordinates[patches], patches.argsort().to(self._device)
+            order = order.to(self._device)
+        cos, sin = self._ops.turns(
+            coordinates.t().to(self._device), self._axes, self._frequencies, self._dtype
+        )
+        num_patches, heads = len(coordinates), config.num_heads
+        return Batch(
+            x=self._empty(num_patches, config.width),
+            qkv=self._empty(num_patches, 3 * heads, config.width // heads),
+            merged=self._empty(num_patches // config.merge_size**2, config.out_width),
+            cos=cos,
+            sin=sin,
             whole=plan_segments(whole),
             windows=plan_segments(windows),
             order=order,
-            cos=torch.cat((cos, cos), -1)[:, None].to(self.dtype),
-            sin=torch.cat((-sin, sin), -1)[:, None].to(self.dtype),
+            places=places,
         )
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
 
 
 class Block:
+    """One layer in three stages: all keys must be there before the first query attends, all else goes row by row."""
+
     def __init__(
         self, config: VisionConfig, weights: MutableMapping[str, Tensor], name: str, ops: OpTable
     ) -> None:
@@ -125,14 +174,23 @@ class Block:
         )
         self._down = make_linear(weights, name + "down", ops)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
-        heads = self._num_heads
-        parts = self._qkv(self._norm1(x)).view(len(x), 3 * heads, -1)  # [P, 3 H, D]
-        turned = self._ops.rotate(parts[:, : 2 * heads], cos, sin)
-        keys = self._ops.segment_keys(turned[:, heads:], parts[:, 2 * heads :], segments)
-        mixed = self._ops.segment_attention(turned[:, :heads], 0, keys, segments)
-        x = self._out(mixed.flatten(1), x)
-        return self._down(self._in(self._norm2(x)), x)
+    def project(self, batch: Batch, start: int, end: int) -> None:
+        rows, turning = slice(start, end), 2 * self._num_heads
+        parts = self._qkv(self._norm1(batch.x[rows])).view(end - start, 3 * self._num_heads, -1)
+        batch.qkv[rows, :turning] = self._ops.rotate(parts[:, :turning], batch.cos[rows], batch.sin[rows])
+        batch.qkv[rows, turning:] = parts[:, turning:]
+
+    def attend(self, batch: Batch, segments: Segments, start: int, end: int) -> None:
+        q, k, v = batch.qkv.chunk(3, 1)
+        if start == 0:
+            batch.keys = self._ops.segment_keys(k, v, segments)
+        q[start:end] = self._ops.segment_attention(q[start:end], start, batch.keys, segments)
+
+    def finish(self, batch: Batch, start: int, end: int) -> None:
+        rows = slice(start, end)
+        mixed = batch.qkv[rows, : self._num_heads].flatten(1)
+        x = self._out(mixed, batch.x[rows])
+        batch.x[rows] = self._down(self._in(self._norm2(x)), x)
 
 
 class Merger:
