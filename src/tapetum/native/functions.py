@@ -20,14 +20,15 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_rms_norm": (None, (_I, _P, _P, _F, _L, _L, _P)),
     "tpt_layer_norm": (None, (_I, _P, _P, _P, _F, _L, _L, _P)),
     "tpt_rotate": (None, (_I, _L, _L, _L, _L, _P, _P, _P, _P)),
+    "tpt_decoder_workspace": (_L, (_P, _L)),
+    "tpt_run_decoder": (None, (_P, _P)),
     "tpt_turns": (_I, (_I, _L, _L, _P, _P, _P, _P, _P)),
-    # cache, k, its stride, v, its stride, slots, tokens
-    "tpt_write_kv": (None, (_P, _P, _L, _P, _L, _P, _L)),
-    # q, its stride, cache, rows, heads, scale, out, its stride
-    "tpt_paged_attention": (None, (_P, _L, _P, _P, _I, _F, _P, _L)),
-    "tpt_segment_keys_size": (_L, (_P,)),
-    # patches, k, its stride, v, its stride, keys
-    "tpt_segment_keys": (None, (_P, _P, _L, _P, _L, _P)),
-    # patches, keys, q, its stride, first, length, scale, out, its stride
-    "tpt_segment_attention": (None, (_P, _P, _P, _L, _L, _L, _F, _P, _L)),
+    "tpt_write_kv": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _L, _P, _L)),
+    "tpt_paged_attention": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _I, _F, _P, _L, _P, _L)),
+    "tpt_segment_keys_size": (_L, (_P, _L, _I, _I)),
+    "tpt_segment_keys": (None, (_I, _P, _L, _I, _I, _P, _L, _P, _L, _P)),
+    "tpt_segment_attention": (None, (_I, _P, _L, _I, _I, _P, _P, _L, _L, _L, _F, _P, _L)),
+    "tpt_packed_bytes": (_L, (_L, _L, _I, _I)),
+    "tpt_pack": (None, (_P, _L, _L, _L, _I, _I, _P)),
+    "tpt_linear": (None, (_P, _P, _L, _L, _P, _L, _P, _L)),
 }

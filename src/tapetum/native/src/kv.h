@@ -22,30 +22,41 @@ struct Cache {
   bool is_packed() const { return block_size % kGroup == 0 && head_dim % kGroup == 0; }
 };
 
-// Elements of `token` in one head's block, for a loop over D that is inlined into other kernels.
+// One token into a group; `width` is D, `stride` that of the group.
 template <class T>
-inline void store_key(const Cache& cache, T* block, int token, const T* key) {
+inline void put_key(T* group, int token, const T* key, int width) {
   constexpr int E = 4 / sizeof(T);
-  const int width = cache.head_dim;
-  if (!cache.is_packed()) {
-    for (int d = 0; d < width; ++d) block[token * width + d] = key[d];
-    return;
-  }
-  T* to = block + token / kGroup * kGroup * width + token % kGroup * E;
+  T* to = group + token * E;
   for (int d = 0; d < width; d += E)
     for (int e = 0; e < E; ++e) to[d * kGroup + e] = key[d + e];
 }
 
 template <class T>
-inline void store_value(const Cache& cache, T* block, int token, const T* value) {
+inline void put_value(T* group, int stride, int token, const T* value, int width) {
   constexpr int E = 4 / sizeof(T);
-  const int width = cache.head_dim;
-  if (!cache.is_packed()) {
-    for (int d = 0; d < width; ++d) block[token * width + d] = value[d];
-    return;
-  }
-  T* to = block + token / E * E * width + token % E;
+  T* to = group + token / E * E * stride + token % E;
   for (int d = 0; d < width; ++d) to[d * E] = value[d];
+}
+
+// One token of one head into its block, for loops over tokens that belong to other kernels.
+template <class T>
+inline void store_key(const Cache& cache, T* block, int token, const T* key) {
+  const int width = cache.head_dim;
+  if (cache.is_packed()) {
+    put_key(block + token / kGroup * kGroup * width, token % kGroup, key, width);
+  } else {
+    for (int d = 0; d < width; ++d) block[token * width + d] = key[d];
+  }
+}
+
+template <class T>
+inline void store_value(const Cache& cache, T* block, int token, const T* value) {
+  const int width = cache.head_dim;
+  if (cache.is_packed()) {
+    put_value(block + token / kGroup * kGroup * width, width, token % kGroup, value, width);
+  } else {
+    for (int d = 0; d < width; ++d) block[token * width + d] = value[d];
+  }
 }
 
 // The block of `head` (0 to 2 K) that holds `slot` = block id x S + token.

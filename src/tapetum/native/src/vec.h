@@ -173,7 +173,13 @@ inline float highest(Vec a) {
   for (int i = 1; i < W; ++i) found = wide[i] > found ? wide[i] : found;
   return found;
 }
-inline Vec scale(Vec a, Vec n) {  // n from -127 to 127
+#if defined(__AVX2__)
+inline Vec scale(Vec a, Vec n) {  // n to 127; a 2^n is 0 from n = -127 down
+  const __m256i power = _mm256_cvtps_epi32(max(n, all(-127.f)).v);
+  return a * Vec{_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(power, _mm256_set1_epi32(127)), 23))};
+}
+#else
+inline Vec scale(Vec a, Vec n) {  // as above
   float whole[W];
   store(whole, n);
   float factor[W];
@@ -183,6 +189,7 @@ inline Vec scale(Vec a, Vec n) {  // n from -127 to 127
   }
   return a * load(factor);
 }
+#endif
 
 #endif
 

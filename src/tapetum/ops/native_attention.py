@@ -1,0 +1,108 @@
+"""Attention of the native library on torch tensors, with the signatures of the OpTable.
+
+Views of larger tensors are read in place: only heads and head widths have to lie side by side. What lies inside a block
+of a cache is the library's own layout (native/src/kv.h), so a cache belongs to these functions from the first write.
+
+T packed tokens, H query heads, K key-value heads, D head width, P patches, N cache blocks, S block size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout, Segments
+
+MAX_WIDTH = 256  # D
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeAttention:
+    library: ctypes.CDLL
+
+    @staticmethod
+    def has_width(head_dim: int) -> bool:
+        return head_dim % 2 == 0 and head_dim <= MAX_WIDTH
+
+    def segment_keys(self, k: Tensor, v: Tensor, segments: Segments) -> tuple[Tensor, ...]:
+        """Packed keys and values [P, H, D] -> one buffer that only `segment_attention` can read."""
+        _, heads, width = k.shape
+        bounds, count = segments.bounds.data_ptr(), len(segments.bounds) - 1
+        keys = k.new_empty(self.library.tpt_segment_keys_size(bounds, count, heads, width))
+        self.library.tpt_segment_keys(
+            DTYPES[k.dtype],
+            bounds,
+            count,
+            heads,
+            width,
+            k.data_ptr(),
+            _stride(k),
+            v.data_ptr(),
+            _stride(v),
+            keys.data_ptr(),
+        )
+        return (keys,)
+
+    def segment_attention(
+        self, q: Tensor, first: int, keys: tuple[Tensor, ...], segments: Segments
+    ) -> Tensor:
+        """Attention inside each segment for the packed queries [first, first + Q): q [Q, H, D] -> same."""
+        length, heads, width = q.shape
+        out = q.new_empty(q.shape)
+        self.library.tpt_segment_attention(
+            DTYPES[q.dtype],
+            segments.bounds.data_ptr(),
+            len(segments.bounds) - 1,
+            heads,
+            width,
+            keys[0].data_ptr(),
+            q.data_ptr(),
+            _stride(q),
+            first,
+            length,
+            width**-0.5,
+            out.data_ptr(),
+            heads * width,
+        )
+        return out
+
+    def write_kv(self, cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Put k, v [T, K, D] at `slots` of cache [2 K, N, S, D], keys first."""
+        self.library.tpt_write_kv(
+            *_parts(cache), k.data_ptr(), _stride(k), v.data_ptr(), _stride(v), slots.data_ptr(), len(slots)
+        )
+
+    def paged_attention(self, q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
+        """Causal attention of packed q [T, H, D] over each row's blocks -> [T, H, D]."""
+        _, heads, width = q.shape
+        out = q.new_empty(q.shape)
+        self.library.tpt_paged_attention(
+            *_parts(cache),
+            layout.rows.data_ptr(),
+            len(layout.rows),
+            layout.blocks.data_ptr(),
+            heads,
+            width**-0.5,
+            q.data_ptr(),
+            _stride(q),
+            out.data_ptr(),
+            heads * width,
+        )
+        return out
+
+
+def _parts(cache: Tensor) -> tuple[int, int, int, int, int, int]:
+    """(dtype, data, blocks, block size, key-value heads, head width)"""
+    heads, blocks, size, width = cache.shape
+    return DTYPES[cache.dtype], cache.data_ptr(), blocks, size, heads // 2, width
+
+
+def _stride(x: Tensor) -> int:
+    """Elements from one token of x [T, heads, D] to the next."""
+    row, head, element = x.stride()
+    assert element == 1 and (head == x.shape[2] or x.shape[1] == 1)
+    return row
