@@ -17,6 +17,7 @@ from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader
 from tapetum.models.weights import Slot
 from tapetum.ops.layout import AttentionLayout
+from tapetum.ops.parts import DecoderParts, LayerParts
 from tapetum.ops.table import OpTable
 
 
@@ -105,12 +106,19 @@ class Decoder:
     """Consumes its tensors from `weights` while it packs them, so that both copies never exist at once."""
 
     def __init__(self, config: DecoderConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
-        self.config, self._ops = config, ops
+        self._ops = ops
         self._embedding = weights.pop("embed")
         head = self._embedding if config.is_tied else weights.pop("head")
         self._head = ops.linear(head, None, "none")
-        self._norm = weights.pop("norm")
-        self._layers = [Layer(config, weights, f"layers.{i}.", ops) for i in range(config.num_layers)]
+        parts = DecoderParts(
+            norm=weights.pop("norm"),
+            layers=tuple(_take_layer(weights, f"layers.{i}.", ops) for i in range(config.num_layers)),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            eps=config.rms_norm_eps,
+        )
+        self._run = ops.decoder(parts) if ops.decoder else LayerByLayer(parts, ops)
         device = self._embedding.device
         step = torch.arange(config.head_dim // 2, device=device, dtype=torch.float32) * 2 / config.head_dim
         self._frequencies = config.rope_theta**-step  # [D / 2]
@@ -124,48 +132,53 @@ class Decoder:
         self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
     ) -> Tensor:
         turns = self._ops.turns(position_ids, self._axes, self._frequencies, x.dtype)
-        for layer, cache in zip(self._layers[:-1], caches[:-1], strict=True):
-            x = layer(x, turns, cache, layout, None)
-        x = self._layers[-1](x, turns, caches[-1], layout, layout.sample_rows)  # [R, hidden]
-        return self._ops.rms_norm(x, self._norm, self.config.rms_norm_eps)
+        return self._run(x, turns, caches, layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
 
 
-class Layer:
-    def __init__(
-        self, config: DecoderConfig, weights: MutableMapping[str, Tensor], name: str, ops: OpTable
-    ) -> None:
-        self._config, self._ops = config, ops
-        self._norm1, self._norm2 = weights.pop(name + "norm1"), weights.pop(name + "norm2")
-        self._qkv = ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"), "none")
-        self._out = ops.linear(weights.pop(name + "out"), None, "none")
-        self._gate_up = ops.linear(weights.pop(name + "gate_up"), None, "silu_mul")
-        self._down = ops.linear(weights.pop(name + "down"), None, "none")
+class LayerByLayer:
+    """All layers, one operation at a time: what runs where no operation runs all of them."""
+
+    def __init__(self, parts: DecoderParts, ops: OpTable) -> None:
+        self._parts, self._ops = parts, ops
 
     def __call__(
+        self, x: Tensor, turns: tuple[Tensor, Tensor], caches: Sequence[Tensor], layout: AttentionLayout
+    ) -> Tensor:
+        ops, eps = self._ops, self._parts.eps
+        last = self._parts.layers[-1]
+        for layer, cache in zip(self._parts.layers, caches, strict=True):
+            mixed = self._attend(layer, ops.rms_norm(x, layer.norm1, eps), turns, cache, layout)
+            if layer is last:  # from here on only what samples counts
+                mixed, x = mixed[layout.sample_rows], x[layout.sample_rows]
+            x = layer.out(mixed, x)
+            x = layer.down(layer.gate_up(ops.rms_norm(x, layer.norm2, eps)), x)
+        return ops.rms_norm(x, self._parts.norm, eps)
+
+    def _attend(
         self,
+        layer: LayerParts,
         x: Tensor,
         turns: tuple[Tensor, Tensor],
         cache: Tensor,
         layout: AttentionLayout,
-        rows: Tensor | None,
     ) -> Tensor:
-        """x [T, hidden]; with `rows` only those positions go on after attention (the last layer)."""
-        ops, config = self._ops, self._config
-        mixed = self._attend(ops.rms_norm(x, self._norm1, config.rms_norm_eps), turns, cache, layout)
-        if rows is not None:
-            mixed, x = mixed[rows], x[rows]
-        x = self._out(mixed, x)
-        return self._down(self._gate_up(ops.rms_norm(x, self._norm2, config.rms_norm_eps)), x)
+        parts, ops = self._parts, self._ops
+        num_turned = parts.num_heads + parts.num_kv_heads
+        heads = layer.qkv(x).view(len(x), -1, parts.head_dim)  # [T, H + 2 K, D]
+        turned = ops.rotate(heads[:, :num_turned], *turns)
+        ops.write_kv(cache, turned[:, parts.num_heads :], heads[:, num_turned:], layout.slots)
+        return ops.paged_attention(turned[:, : parts.num_heads], cache, layout).flatten(1)
 
-    def _attend(
-        self, x: Tensor, turns: tuple[Tensor, Tensor], cache: Tensor, layout: AttentionLayout
-    ) -> Tensor:
-        config = self._config
-        heads = self._qkv(x).view(len(x), -1, config.head_dim)  # [T, H + 2 K, D]
-        turned = self._ops.rotate(heads[:, : config.num_heads + config.num_kv_heads], *turns)
-        q, k = turned[:, : config.num_heads], turned[:, config.num_heads :]
-        self._ops.write_kv(cache, k, heads[:, config.num_heads + config.num_kv_heads :], layout.slots)
-        return self._ops.paged_attention(q, cache, layout).flatten(1)
+
+def _take_layer(weights: MutableMapping[str, Tensor], name: str, ops: OpTable) -> LayerParts:
+    return LayerParts(
+        norm1=weights.pop(name + "norm1"),
+        norm2=weights.pop(name + "norm2"),
+        qkv=ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"), "none"),
+        out=ops.linear(weights.pop(name + "out"), None, "none"),
+        gate_up=ops.linear(weights.pop(name + "gate_up"), None, "silu_mul"),
+        down=ops.linear(weights.pop(name + "down"), None, "none"),
+    )

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from tapetum.ops import dense, linear, reference
 from tapetum.ops.layout import AttentionLayout, Segments
+from tapetum.ops.parts import Activation, DecoderParts, Linear, RunDecoder
 
-# silu_mul: the weight holds the rows of the gate, then as many of the values it is multiplied with
-Activation = Literal["none", "quick_gelu", "gelu", "silu_mul"]
-
-
-class Linear(Protocol):
-    """activation(x @ weight.T + bias) + residual."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+__all__ = ["Activation", "Linear", "OpTable", "choose_table", "reference_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +29,9 @@ class OpTable:
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, AttentionLayout], Tensor]
+    decoder: Callable[[DecoderParts], RunDecoder] | None = (
+        None  # all layers at once, with the values of the above
+    )
 
 
 def reference_table() -> OpTable:

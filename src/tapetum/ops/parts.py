@@ -1,0 +1,44 @@
+"""What a decoder is made of, for operations that run all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout
+
+# silu_mul: the weight holds the rows of the gate, then as many of the values it is multiplied with
+Activation = Literal["none", "quick_gelu", "gelu", "silu_mul"]
+
+
+class Linear(Protocol):
+    """activation(x @ weight.T + bias) + residual."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParts:
+    norm1: Tensor  # [hidden]
+    qkv: Linear
+    out: Linear
+    norm2: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderParts:
+    layers: tuple[LayerParts, ...]
+    norm: Tensor  # after the last layer
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eps: float
+
+
+# (x [T, hidden], which is used up, cos and sin of `turns`, caches, layout) -> normalised hidden states [R, hidden]
+RunDecoder = Callable[[Tensor, tuple[Tensor, Tensor], Sequence[Tensor], AttentionLayout], Tensor]
