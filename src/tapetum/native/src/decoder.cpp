@@ -1,0 +1,113 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "api.h"
+#include "norm.h"
+#include "rotary.h"
+#include "rows.h"
+
+namespace tapetum {
+namespace {
+
+constexpr int64_t kLine = 64;  // bytes
+
+int64_t joined_width(const Decoder& decoder) {
+  return int64_t(decoder.heads + 2 * decoder.kv_heads) * decoder.head_dim;
+}
+
+int64_t mixed_width(const Decoder& decoder) { return int64_t(decoder.heads) * decoder.head_dim; }
+
+// Two areas are enough: what goes into a product lies in `narrow`, and what comes out of it in `wide`, or the other way
+// round.
+int64_t narrow_bytes(const Decoder& decoder, int64_t tokens) {
+  const int64_t bytes = tokens * std::max(decoder.hidden, mixed_width(decoder)) * size_of(decoder.dtype);
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+int64_t wide_bytes(const Decoder& decoder, int64_t tokens) {
+  int64_t width = joined_width(decoder);
+  for (int64_t i = 0; i < decoder.num_layers; ++i) width = std::max(width, decoder.layers[i].gate_up->outputs);
+  return tokens * width * size_of(decoder.dtype);
+}
+
+// Keep the rows [count] of a matrix that are wanted, in its first rows.
+void keep_rows(void* matrix, int64_t row_bytes, const int64_t* wanted, int64_t count) {
+  char* rows = static_cast<char*>(matrix);
+  for (int64_t i = 0; i < count; ++i)
+    if (wanted[i] != i) std::memcpy(rows + i * row_bytes, rows + wanted[i] * row_bytes, row_bytes);
+}
+
+class Run {
+ public:
+  Run(const Decoder& decoder, const DecoderStep& step)
+      : decoder_(decoder),
+        step_(step),
+        norm_{decoder.dtype, decoder.hidden, decoder.eps},
+        narrow_(step.workspace),
+        wide_(static_cast<char*>(step.workspace) + narrow_bytes(decoder, step.tokens)) {}
+
+  void all_layers() {
+    int64_t tokens = step_.tokens;
+    for (int64_t i = 0; i < decoder_.num_layers; ++i) {
+      attend(decoder_.layers[i], step_.caches[i]);
+      if (i + 1 == decoder_.num_layers) {
+        keep_rows(narrow_, mixed_width(decoder_) * size_of(decoder_.dtype), step_.sampled, step_.num_sampled);
+        keep_rows(step_.x, decoder_.hidden * size_of(decoder_.dtype), step_.sampled, step_.num_sampled);
+        tokens = step_.num_sampled;
+      }
+      finish(decoder_.layers[i], tokens);
+    }
+    rms_norm(norm_, step_.x, decoder_.norm, tokens, step_.out);
+  }
+
+ private:
+  // x -> narrow: what attention mixes for each token.
+  void attend(const DecoderLayer& layer, void* keys_and_values) {
+    const int64_t joined = joined_width(decoder_), width = decoder_.head_dim;
+    const int heads = decoder_.heads, kv_heads = decoder_.kv_heads;
+    rms_norm(norm_, step_.x, layer.norm1, step_.tokens, narrow_);
+    linear(*layer.qkv, narrow_, decoder_.hidden, step_.tokens, nullptr, 0, wide_, joined);
+    rotate({decoder_.dtype, step_.tokens, heads + kv_heads, width, joined, joined}, wide_, step_.cos, step_.sin, wide_);
+    const Cache cache{keys_and_values, step_.num_blocks, step_.block_size, kv_heads, int(width), decoder_.dtype};
+    const char* keys = static_cast<const char*>(wide_) + heads * width * size_of(decoder_.dtype);
+    const char* values = keys + kv_heads * width * size_of(decoder_.dtype);
+    write_kv(cache, keys, values, joined, step_.slots, step_.tokens);
+    paged_attention(wide_, joined, cache, {step_.rows, step_.num_rows, step_.blocks}, heads,
+                    decoder_.scale, narrow_, mixed_width(decoder_));
+  }
+
+  // narrow and x -> x: the rest of the layer.
+  void finish(const DecoderLayer& layer, int64_t tokens) {
+    const int64_t hidden = decoder_.hidden;
+    linear(*layer.out, narrow_, mixed_width(decoder_), tokens, step_.x, hidden, step_.x, hidden);
+    rms_norm(norm_, step_.x, layer.norm2, tokens, narrow_);
+    linear(*layer.gate_up, narrow_, hidden, tokens, nullptr, 0, wide_, layer.gate_up->outputs);
+    linear(*layer.down, wide_, layer.gate_up->outputs, tokens, step_.x, hidden, step_.x, hidden);
+  }
+
+  const Decoder& decoder_;
+  const DecoderStep& step_;
+  const NormShape norm_;
+  void* const narrow_;
+  void* const wide_;
+};
+
+}  // namespace
+
+int64_t decoder_workspace(const Decoder& decoder, int64_t tokens) {
+  return narrow_bytes(decoder, tokens) + wide_bytes(decoder, tokens);
+}
+
+void run_decoder(const Decoder& decoder, const DecoderStep& step) { Run(decoder, step).all_layers(); }
+
+}  // namespace tapetum
+
+TPT_API int64_t tpt_decoder_workspace(const tapetum::Decoder* decoder, int64_t tokens) {
+  return tapetum::decoder_workspace(*decoder, tokens);
+}
+
+TPT_API void tpt_run_decoder(const tapetum::Decoder* decoder, const tapetum::DecoderStep* step) {
+  tapetum::run_decoder(*decoder, *step);
+}
