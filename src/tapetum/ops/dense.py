@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment, Segments
+from tapetum.ops.groups import DecodeGroup, PrefillSegment
+from tapetum.ops.layout import AttentionLayout, Segments
 
 QUERY_CHUNK = 256  # queries of one product
 SMALL_SCORES = (

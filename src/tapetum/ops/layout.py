@@ -1,54 +1,48 @@
 """What attention needs to know of a step, planned once on the host and only read by the layers.
 
-T packed tokens, R decode rows, B blocks, S = B x block size.
+T packed tokens, R rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class DecodeGroup:
-    """Rows of one token each with similar context lengths, packed at `[start, end)`, padded to one block count."""
-
-    start: int
-    end: int
-    blocks: Tensor  # [R * B] int64, padded with block 0
-    lengths: Tensor  # [R] int64, tokens to attend to
-    mask: Tensor  # [R, 1, S] additive: 0 for a token to attend to, -inf for padding
-    padding: Tensor  # indices into R * S of the padding, which may hold anything an earlier owner left
+from tapetum.ops.groups import DecodeGroup, PrefillSegment, RowTable
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillSegment:
-    """Consecutive tokens of one request, packed at `[start, end)`, after `context` earlier ones."""
-
-    start: int
-    end: int
-    context: int
-    blocks: Tensor  # [B] int64, covers context + (end - start) tokens
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttentionLayout:
     """One step: where each token's K and V go, who attends to what, which positions yield logits.
 
-    `rows` says the same as `groups` and `segments`, for kernels that take any row: (start, length, context, first
-    index into `blocks`) each; both lie on the host.
+    `groups` and `segments` say what `rows` says, for batched products; they are made when the first layer asks.
     """
 
-    rows: Tensor  # [requests, 4] int32
-    blocks: Tensor  # int32: block tables, one behind the other
+    rows: Tensor  # [R, 4] int32 on the host: first packed token, tokens, tokens before them, first of its `blocks`
+    blocks: Tensor  # int32 on the host: block tables, one behind the other
     slots: Tensor  # [T] int64: block id x block size + offset
-    groups: tuple[DecodeGroup, ...]
-    segments: tuple[PrefillSegment, ...]
-    sample_rows: Tensor  # [rows that sample] int64: packed index of each row's last token
+    sample_rows: Tensor  # int64: packed indices of the tokens that yield logits, ascending
+    block_size: int
+    dtype: torch.dtype
+
+    @cached_property
+    def groups(self) -> tuple[DecodeGroup, ...]:
+        return self._table.groups()
+
+    @cached_property
+    def segments(self) -> tuple[PrefillSegment, ...]:
+        return self._table.segments()
+
+    @property
+    def _table(self) -> RowTable:
+        return RowTable(
+            self.rows.tolist(), self.blocks.numpy(), self.block_size, self.dtype, self.slots.device
+        )
 
 
 @dataclass(frozen=True, slots=True)

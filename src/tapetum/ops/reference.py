@@ -99,20 +99,16 @@ def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
 def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
     """Causal attention of packed q [T, H, D] over each row's blocks -> [T, H, D]."""
     out = torch.empty_like(q)
-    for group in layout.groups:
-        tables = group.blocks.view(group.end - group.start, -1)
-        for row, (table, length) in enumerate(zip(tables, group.lengths.tolist(), strict=True)):
-            part = slice(group.start + row, group.start + row + 1)
-            out[part] = _attend_cache(q[part], cache, table, length - 1)
-    for segment in layout.segments:
-        part = slice(segment.start, segment.end)
-        out[part] = _attend_cache(q[part], cache, segment.blocks, segment.context)
+    for start, length, context, first in layout.rows.tolist():
+        count = -(-(context + length) // layout.block_size)
+        part = slice(start, start + length)
+        out[part] = _attend_cache(q[part], cache, layout.blocks[first : first + count], context)
     return out
 
 
 def _attend_cache(q: Tensor, cache: Tensor, blocks: Tensor, context: int) -> Tensor:
     total = context + len(q)
-    flat = cache[:, blocks].flatten(1, 2)[:, :total]  # [2 K, total, D]
+    flat = cache[:, blocks.to(cache.device)].flatten(1, 2)[:, :total]  # [2 K, total, D]
     k, v = flat.chunk(2, 0)
     groups = q.shape[1] // k.shape[0]
     position = torch.arange(total, device=q.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tapetum.core.media import Span
 from tapetum.core.plan import Row
 from tapetum.core.request import Request
-from tapetum.ops.layout import AttentionLayout, DecodeGroup, PrefillSegment
+from tapetum.ops.layout import AttentionLayout
 
 
 class TokenBook:
@@ -43,19 +43,36 @@ class TokenBook:
 class _Entry:
     def __init__(self, request: Request) -> None:
         prompt = request.prompt
-        room = len(prompt.token_ids) + request.max_tokens
-        self.spans = prompt.spans
         self.num_tokens = len(prompt.token_ids)
+        room = self.num_tokens + request.max_tokens
+        self.spans = prompt.spans
+        self.last_span_end = max((span.end for span in prompt.spans), default=0)
         self.token_ids = np.zeros(room, np.int64)
         self.token_ids[: self.num_tokens] = prompt.token_ids
         self.position_ids = np.empty((3, room), np.int64)
         self.position_ids[:, : self.num_tokens] = np.asarray(prompt.position_ids)
         # Past the prompt all axes advance together.
         self.position_ids[:, self.num_tokens :] = np.arange(self.num_tokens, room) + prompt.position_delta
+        self._block_ids: tuple[int, ...] = ()
+        self._blocks = np.empty(0, np.int32)
 
     def append(self, token_id: int) -> None:
         self.token_ids[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def blocks(self, block_ids: tuple[int, ...]) -> np.ndarray:
+        """The block table as an array; from one step to the next it mostly stays, or grows by a block."""
+        known = len(self._block_ids)
+        if block_ids[:known] != self._block_ids:
+            known = 0
+        if len(block_ids) > len(self._blocks):
+            room = np.empty(2 * len(block_ids), np.int32)
+            room[:known] = self._blocks[:known]
+            self._blocks = room
+        if known < len(block_ids):
+            self._blocks[known : len(block_ids)] = block_ids[known:]
+        self._block_ids = block_ids
+        return self._blocks[: len(block_ids)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,116 +98,55 @@ def build_inputs(
     rows: Sequence[Row], book: TokenBook, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> StepInputs:
     """Pack the rows of one step and move everything to the device."""
-    decodes = sorted((row for row in rows if row.length == 1), key=lambda row: row.start)
-    prefills = [row for row in rows if row.length > 1]
-    packed = decodes + prefills
-    entries = [book[row.request_id] for row in packed]
-    starts = np.cumsum([0] + [row.length for row in packed]).tolist()
-    token_ids = np.concatenate(
-        [entry.token_ids[row.start : row.end] for row, entry in zip(packed, entries, strict=True)]
-    )
-    position_ids = np.concatenate(
-        [entry.position_ids[:, row.start : row.end] for row, entry in zip(packed, entries, strict=True)],
-        axis=1,
-    )
-    sampled = [
-        (row.request_id, start + row.length - 1)
-        for row, start in zip(packed, starts, strict=False)
-        if row.has_sample
-    ]
-    counts = [_count(row, block_size) for row in packed]
-    tables = np.cumsum([0, *counts])[:-1]
+    packed = sorted(rows, key=lambda row: (row.length > 1, row.start if row.length == 1 else 0))
+    num_tokens = sum(row.length for row in packed)
+    token_ids, slots = np.empty(num_tokens, np.int64), np.empty(num_tokens, np.int64)
+    position_ids = np.empty((3, num_tokens), np.int64)
+    numbers: list[tuple[int, int, int, int]] = []
+    tables: list[np.ndarray] = []
+    sampled: list[int] = []
+    copies: list[FeatureCopy] = []
+    start = num_blocks = 0
+    for row in packed:
+        entry, end = book[row.request_id], start + row.length
+        token_ids[start:end] = entry.token_ids[row.start : row.end]
+        position_ids[:, start:end] = entry.position_ids[:, row.start : row.end]
+        blocks = entry.blocks(row.block_ids)
+        slots[start:end] = _slots(row, blocks, block_size)
+        numbers.append((start, row.length, row.start, num_blocks))
+        tables.append(blocks)
+        if row.has_sample:
+            sampled.append(end - 1)
+        if row.start < entry.last_span_end:
+            copies += _copies(row, start, entry.spans)
+        start, num_blocks = end, num_blocks + len(blocks)
     layout = AttentionLayout(
-        rows=torch.from_numpy(
-            np.array(
-                [
-                    (start, row.length, row.start, table)
-                    for row, start, table in zip(packed, starts, tables, strict=False)
-                ],
-                np.int32,
-            )
-        ),
-        blocks=torch.from_numpy(
-            np.concatenate(
-                [np.array(row.block_ids[:count], np.int32) for row, count in zip(packed, counts, strict=True)]
-            )
-        ),
-        slots=_to(np.concatenate([_slots(row, block_size) for row in packed]), device),
-        groups=_group(decodes, block_size, dtype, device),
-        segments=tuple(
-            PrefillSegment(start, start + row.length, row.start, _blocks(row, block_size, device))
-            for row, start in zip(prefills, starts[len(decodes) :], strict=False)
-        ),
-        sample_rows=_to(np.array([index for _, index in sampled], np.int64), device),
+        rows=torch.from_numpy(np.array(numbers, np.int32)),
+        blocks=torch.from_numpy(np.concatenate(tables)),
+        slots=_to(slots, device),
+        sample_rows=_to(np.array(sampled, np.int64), device),
+        block_size=block_size,
+        dtype=dtype,
     )
-    copies = [
-        copy
-        for row, entry, start in zip(packed, entries, starts, strict=False)
-        for copy in _copies(row, start, entry.spans)
-    ]
     return StepInputs(
-        _to(token_ids, device),
-        _to(position_ids, device),
-        tuple(copies),
-        layout,
-        tuple(request_id for request_id, _ in sampled),
+        token_ids=_to(token_ids, device),
+        position_ids=_to(position_ids, device),
+        copies=tuple(copies),
+        layout=layout,
+        sample_ids=tuple(row.request_id for row in packed if row.has_sample),
     )
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
-def _slots(row: Row, block_size: int) -> np.ndarray:
+def _slots(row: Row, blocks: np.ndarray, block_size: int) -> np.ndarray | int:
+    if row.length == 1:
+        return int(blocks[row.start // block_size]) * block_size + row.start % block_size
     positions = np.arange(row.start, row.end)
-    blocks = np.asarray(row.block_ids, np.int64)
     return blocks[positions // block_size] * block_size + positions % block_size
-
-
-def _blocks(row: Row, block_size: int, device: torch.device) -> Tensor:
-    count = -(-row.end // block_size)
-    return _to(np.array(row.block_ids[:count], np.int64), device)
-
-
-def _group(
-    rows: Sequence[Row], block_size: int, dtype: torch.dtype, device: torch.device
-) -> tuple[DecodeGroup, ...]:
-    """Rows sorted by length, cut where padding would more than double the shortest one's blocks."""
-    groups: list[DecodeGroup] = []
-    start = 0
-    while start < len(rows):
-        limit = max(2 * _count(rows[start], block_size), 8)
-        end = start + 1
-        while end < len(rows) and _count(rows[end], block_size) <= limit:
-            end += 1
-        groups.append(_make_group(rows[start:end], start, block_size, dtype, device))
-        start = end
-    return tuple(groups)
-
-
-def _make_group(
-    rows: Sequence[Row], start: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> DecodeGroup:
-    width = max(_count(row, block_size) for row in rows)
-    blocks = np.zeros((len(rows), width), np.int64)
-    for index, row in enumerate(rows):
-        count = _count(row, block_size)
-        blocks[index, :count] = row.block_ids[:count]
-    lengths = np.array([row.end for row in rows], np.int64)
-    is_padding = np.arange(width * block_size)[None] >= lengths[:, None]
-    mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill_(torch.from_numpy(is_padding), -torch.inf)
-    return DecodeGroup(
-        start,
-        start + len(rows),
-        _to(blocks.reshape(-1), device),
-        _to(lengths, device),
-        mask[:, None].to(device, non_blocking=True),
-        _to(np.flatnonzero(is_padding), device),
-    )
-
-
-def _count(row: Row, block_size: int) -> int:
-    return -(-row.end // block_size)
 
 
 def _copies(row: Row, packed_start: int, spans: Sequence[Span]) -> list[FeatureCopy]:
