@@ -5,6 +5,7 @@ The meta device stands in for a GPU: it has shapes and types but no values.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tapetum.models.decoder import Decoder
 from tapetum.models.qwen_vl.model import read_config
 from tapetum.models.qwen_vl.names import name_table
 from tapetum.models.qwen_vl.vision import VisionTower
+from tapetum.models.weights import Source, Weights
 from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 from tests.checkpoints import FAMILIES, write_checkpoint
@@ -48,7 +50,11 @@ def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, t
     _, decoder_config, vision_config = read_config(directory)
     with OneDevice():
         table, ops = name_table(decoder_config, vision_config), choose_table(device, dtype)
-        weights = {slot.name: torch.empty(slot.shape, dtype=dtype, device=device) for slot in table.slots}
+        sources = {
+            slot.name: Source(slot.shape, partial(torch.empty, slot.shape, dtype=dtype, device=device))
+            for slot in table.slots
+        }
+        weights = Weights(sources, dtype, ops)
         tower, decoder = VisionTower(vision_config, weights, ops), Decoder(decoder_config, weights, ops)
         patches = [torch.empty(16, 588, dtype=torch.uint8, device=device) for _ in range(2)]
         features = tower.begin(patches, [(1, 4, 4), (1, 2, 8)]).finish()

@@ -6,7 +6,7 @@ this form (biases, tied head, frequency sections) is data in DecoderConfig.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader
-from tapetum.models.weights import Slot
+from tapetum.models.weights import Slot, Weights
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DecoderParts, LayerParts
 from tapetum.ops.table import OpTable
@@ -103,16 +103,13 @@ def decoder_slots(config: DecoderConfig) -> tuple[Slot, ...]:
 
 
 class Decoder:
-    """Consumes its tensors from `weights` while it packs them, so that both copies never exist at once."""
-
-    def __init__(self, config: DecoderConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
+    def __init__(self, config: DecoderConfig, weights: Weights, ops: OpTable) -> None:
         self._ops = ops
-        self._embedding = weights.pop("embed")
-        head = self._embedding if config.is_tied else weights.pop("head")
-        self._head = ops.linear(head, None, "none")
+        self._embedding = weights.take("embed")
+        self._head = weights.linear("embed" if config.is_tied else "head")
         parts = DecoderParts(
-            norm=weights.pop("norm"),
-            layers=tuple(_take_layer(weights, f"layers.{i}.", ops) for i in range(config.num_layers)),
+            norm=weights.take("norm"),
+            layers=tuple(_take_layer(weights, f"layers.{i}.") for i in range(config.num_layers)),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -173,12 +170,12 @@ class LayerByLayer:
         return ops.paged_attention(turned[:, : parts.num_heads], cache, layout).flatten(1)
 
 
-def _take_layer(weights: MutableMapping[str, Tensor], name: str, ops: OpTable) -> LayerParts:
+def _take_layer(weights: Weights, name: str) -> LayerParts:
     return LayerParts(
-        norm1=weights.pop(name + "norm1"),
-        norm2=weights.pop(name + "norm2"),
-        qkv=ops.linear(weights.pop(name + "qkv.weight"), weights.pop(name + "qkv.bias"), "none"),
-        out=ops.linear(weights.pop(name + "out"), None, "none"),
-        gate_up=ops.linear(weights.pop(name + "gate_up"), None, "silu_mul"),
-        down=ops.linear(weights.pop(name + "down"), None, "none"),
+        norm1=weights.take(name + "norm1"),
+        norm2=weights.take(name + "norm2"),
+        qkv=weights.linear(name + "qkv.weight", name + "qkv.bias"),
+        out=weights.linear(name + "out"),
+        gate_up=weights.linear(name + "gate_up", activation="silu_mul"),
+        down=weights.linear(name + "down"),
     )

@@ -19,13 +19,15 @@ FAMILIES = {
 
 
 def load_model(
-    directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable
+    directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable, pack_folder: Path | None = None
 ) -> VisionLanguageModel:
+    """The model of a checkpoint directory. Weights that `ops` packs are kept in `pack_folder` for the next start."""
     model_type = require_json(directory / "config.json").get("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(
             f"config.json in {directory} has model_type {model_type!r}; supported are {known}"
         )
-    model: VisionLanguageModel = import_module(FAMILIES[str(model_type)]).load(directory, dtype, device, ops)
+    family = import_module(FAMILIES[str(model_type)])
+    model: VisionLanguageModel = family.load(directory, dtype, device, ops, pack_folder)
     return model

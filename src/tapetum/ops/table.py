@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tapetum.ops import dense, linear, reference
 from tapetum.ops.layout import AttentionLayout, Segments
+from tapetum.ops.packing import Packing
 from tapetum.ops.parts import Activation, DecoderParts, Linear, RunDecoder
 
 __all__ = ["Activation", "Linear", "OpTable", "choose_table", "reference_table"]
@@ -21,6 +22,7 @@ class OpTable:
 
     name: str
     linear: Callable[[Tensor, Tensor | None, Activation], Linear]
+    packing: Packing | None = None  # of the weights of `linear`, where they can outlive the process
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     turns: Callable[[Tensor, Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]

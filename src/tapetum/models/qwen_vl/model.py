@@ -65,11 +65,13 @@ class QwenVL:
         return self._decoder.logits(hidden)
 
 
-def load(directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable) -> QwenVL:
+def load(
+    directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable, pack_folder: Path | None
+) -> QwenVL:
     """Read, check and pack a checkpoint directory."""
     model_type, decoder_config, vision_config = read_config(directory)
     checkpoint = Checkpoint(directory, name_table(decoder_config, vision_config))
-    weights = checkpoint.load(dtype, device)
+    weights = checkpoint.weights(dtype, device, ops, pack_folder)
     spec = ModelSpec(
         model_type=model_type,
         vocab_size=decoder_config.vocab_size,
@@ -84,7 +86,7 @@ def load(directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable
     prints = (checkpoint.fingerprint(), checkpoint.fingerprint("visual."))
     vision = VisionTower(vision_config, weights, ops)
     decoder = Decoder(decoder_config, weights, ops)
-    assert not weights, f"unused weights: {sorted(weights)}"
+    weights.finish(checkpoint.is_current)
     return QwenVL(spec, prints, vision, decoder)
 
 

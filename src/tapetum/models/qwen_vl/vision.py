@@ -8,7 +8,7 @@ values up to 255, costs about one percent of the tower, and so loses nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tapetum.models.encoding import Encoding, Stage
+from tapetum.models.weights import Weights
 from tapetum.ops.layout import Segments, plan_segments
 from tapetum.ops.table import Activation, Linear, OpTable
 
@@ -64,14 +65,14 @@ class Batch:
 
 
 class VisionTower:
-    def __init__(self, config: VisionConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
+    def __init__(self, config: VisionConfig, weights: Weights, ops: OpTable) -> None:
         self._config, self._ops = config, ops
-        patch = weights.pop("visual.patch").float()  # [width, C, t, y, x]
+        patch = weights.take("visual.patch").float()  # [width, C, t, y, x]
         self._embeddings = {
             kernel[0].numel(): ops.linear(*fold_normalisation(kernel, config), "none")
             for kernel in (patch.sum(2), patch)
         }  # by the number of values in a patch
-        self._dtype, self._device = weights["visual.0.norm1.weight"].dtype, patch.device
+        self._dtype, self._device = weights.dtype, patch.device
         self._blocks = [Block(config, weights, f"visual.{i}.", ops) for i in range(config.depth)]
         self._merger = Merger(config, weights, ops)
         width = config.width // config.num_heads // 2
@@ -161,18 +162,14 @@ class VisionTower:
 class Block:
     """One layer in three stages: all keys must be there before the first query attends, all else goes row by row."""
 
-    def __init__(
-        self, config: VisionConfig, weights: MutableMapping[str, Tensor], name: str, ops: OpTable
-    ) -> None:
+    def __init__(self, config: VisionConfig, weights: Weights, name: str, ops: OpTable) -> None:
         self._num_heads, self._ops = config.num_heads, ops
         self._norm1 = make_norm(config, weights, name + "norm1", ops)
         self._norm2 = make_norm(config, weights, name + "norm2", ops)
-        self._qkv = make_linear(weights, name + "qkv", ops)
-        self._out = make_linear(weights, name + "out", ops)
-        self._in = make_linear(
-            weights, name + "in", ops, "silu_mul" if config.has_gated_mlp else "quick_gelu"
-        )
-        self._down = make_linear(weights, name + "down", ops)
+        self._qkv = make_linear(weights, name + "qkv")
+        self._out = make_linear(weights, name + "out")
+        self._in = make_linear(weights, name + "in", "silu_mul" if config.has_gated_mlp else "quick_gelu")
+        self._down = make_linear(weights, name + "down")
 
     def project(self, batch: Batch, start: int, end: int) -> None:
         rows, turning = slice(start, end), 2 * self._num_heads
@@ -196,28 +193,24 @@ class Block:
 class Merger:
     """The projector: normalise, put merge_size² neighbours side by side, two linears with GELU between."""
 
-    def __init__(self, config: VisionConfig, weights: MutableMapping[str, Tensor], ops: OpTable) -> None:
+    def __init__(self, config: VisionConfig, weights: Weights, ops: OpTable) -> None:
         self._norm = make_norm(config, weights, "visual.merger.norm", ops)
-        self._in = make_linear(weights, "visual.merger.in", ops, "gelu")
-        self._out = make_linear(weights, "visual.merger.out", ops)
+        self._in = make_linear(weights, "visual.merger.in", "gelu")
+        self._out = make_linear(weights, "visual.merger.out")
         self._width = config.width * config.merge_size**2
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._out(self._in(self._norm(x).view(-1, self._width)))
 
 
-def make_linear(
-    weights: MutableMapping[str, Tensor], name: str, ops: OpTable, activation: Activation = "none"
-) -> Linear:
-    return ops.linear(weights.pop(name + ".weight"), weights.pop(name + ".bias"), activation)
+def make_linear(weights: Weights, name: str, activation: Activation = "none") -> Linear:
+    return weights.linear(name + ".weight", name + ".bias", activation)
 
 
-def make_norm(
-    config: VisionConfig, weights: MutableMapping[str, Tensor], name: str, ops: OpTable
-) -> Callable[[Tensor], Tensor]:
-    weight = weights.pop(name + ".weight")
+def make_norm(config: VisionConfig, weights: Weights, name: str, ops: OpTable) -> Callable[[Tensor], Tensor]:
+    weight = weights.take(name + ".weight")
     if config.has_layer_norm:
-        bias = weights.pop(name + ".bias")
+        bias = weights.take(name + ".bias")
         return lambda x: ops.layer_norm(x, weight, bias, NORM_EPS)
     return lambda x: ops.rms_norm(x, weight, NORM_EPS)
 
