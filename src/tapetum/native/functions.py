@@ -12,6 +12,7 @@ _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
 # name -> (result, arguments); pointers travel as integers
 FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
+    "tpt_built_from": (ctypes.c_char_p, ()),
     "tpt_isa": (ctypes.c_char_p, ()),
     "tpt_use_isa": (_I, (ctypes.c_char_p,)),
     "tpt_num_threads": (_I, ()),
@@ -31,4 +32,5 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_packed_bytes": (_L, (_L, _L, _I, _I)),
     "tpt_pack": (None, (_P, _L, _L, _L, _I, _I, _P)),
     "tpt_linear": (None, (_P, _P, _L, _L, _P, _L, _P, _L)),
+    "tpt_head": (None, (_P, _P, _L, _L, _I, _P, _L, _L, _P, _P)),
 }

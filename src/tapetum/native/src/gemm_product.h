@@ -67,7 +67,7 @@ void pack_rows(const Product<E>& product, int64_t start, int64_t count, typename
 
 // sink(part, row, rows, group, sums, lds): the sums of one group of columns.
 template <class E, class Sink>
-void multiply_few(const Product<E>& product, const Sink& sink) {
+void multiply_few(const Product<E>& product, Sink& sink) {
   const int rows = int(product.rows);
   const auto* data = static_cast<const typename E::Element*>(product.weight.data);
   const int64_t size = product.group_size(), wide_groups = std::max(1, wide(rows) / kGroupVectors);
@@ -92,7 +92,7 @@ void multiply_few(const Product<E>& product, const Sink& sink) {
 // Rows [start, start + count), which fit in `packed`, in tiles of nearly equal heights.
 template <class E, class Sink>
 void multiply_block(const Product<E>& product, int64_t start, int64_t count, typename E::Element* packed,
-                    const Sink& sink) {
+                    Sink& sink) {
   const auto* data = static_cast<const typename E::Element*>(product.weight.data);
   const int64_t tiles = (count + kTileRows - 1) / kTileRows, size = product.group_size();
   const int64_t row_size = product.steps() * E::kPerWord;
@@ -122,7 +122,7 @@ void multiply_block(const Product<E>& product, int64_t start, int64_t count, typ
 }
 
 template <class E, class Sink>
-void multiply_all(const Product<E>& product, const Sink& sink) {
+void multiply_all(const Product<E>& product, Sink& sink) {
   if (product.rows <= kTileRows) return multiply_few(product, sink);
   const int64_t row_bytes = product.steps() * 4;
   const int64_t most = std::max<int64_t>(kTileRows, kPackedBytes / row_bytes / kTileRows * kTileRows);

@@ -83,7 +83,8 @@ class Finish {
 template <class E>
 void run(const Weight& weight, const LinearRows& rows) {
   const auto* x = static_cast<const typename E::Element*>(rows.x);
-  multiply_all(Product<E>{weight, x, rows.ldx, rows.rows, parts_of(weight, rows.rows)}, Finish<E>(weight, rows));
+  const Finish<E> finish(weight, rows);
+  multiply_all(Product<E>{weight, x, rows.ldx, rows.rows, parts_of(weight, rows.rows)}, finish);
 }
 
 }  // namespace
