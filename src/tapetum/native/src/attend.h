@@ -6,9 +6,10 @@
 
 namespace tapetum {
 
-constexpr int kRows = 48;  // query rows of a piece of work
+constexpr int kRows = 32;  // query rows of a piece of work
 
-// Keys and values of one head: in blocks of S tokens as in `Cache`, or, without block ids, in groups one after the other.
+// Keys and values of one head: in blocks of S tokens as in `Cache`, or, without block ids, in groups one behind the
+// other.
 struct Keys {
   const void* keys;
   const void* values;

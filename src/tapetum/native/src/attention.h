@@ -10,7 +10,7 @@
 
 namespace tapetum {
 
-constexpr int kTile = 128;  // keys of a tile
+constexpr int kTile = 256;  // keys of a tile
 
 // Each row is four numbers: first packed token, tokens, tokens before them, where its blocks begin in `blocks`.
 struct Rows {

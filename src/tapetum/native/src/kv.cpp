@@ -36,7 +36,8 @@ void write_all(const Cache& cache, const T* k, int64_t k_stride, const T* v, int
 void write_kv(const Cache& cache, const void* k, int64_t k_stride, const void* v, int64_t v_stride,
               const int64_t* slots, int64_t tokens) {
   if (cache.dtype) {
-    write_all(cache, static_cast<const uint16_t*>(k), k_stride, static_cast<const uint16_t*>(v), v_stride, slots, tokens);
+    write_all(cache, static_cast<const uint16_t*>(k), k_stride, static_cast<const uint16_t*>(v), v_stride, slots,
+              tokens);
   } else {
     write_all(cache, static_cast<const float*>(k), k_stride, static_cast<const float*>(v), v_stride, slots, tokens);
   }

@@ -13,20 +13,23 @@ namespace tapetum {
 namespace TPT_ISA {
 
 #if defined(__AVX512BF16__)
-constexpr int kPanel = 6;         // rows of a panel: with the vectors below it fills the registers
-constexpr int kScoreGroups = 4;   // groups of keys beside each other
-constexpr int kMixVectors = 5;    // vectors of D beside each other
+constexpr int kPanel = 6;  // rows of a panel: with the vectors below it fills the registers
+constexpr int kScoreGroups = 4;  // groups of keys beside each other
+constexpr int kMixVectors = 5;  // vectors of D beside each other
+constexpr int kWidePanel = 5;  // rows of a panel with so many
 #else
 constexpr int kPanel = 4;
 constexpr int kScoreGroups = 1;
 constexpr int kMixVectors = 2;
+constexpr int kWidePanel = 4;
 #endif
-constexpr int kVectors = kGroup / W;               // of a group
-constexpr int kScoreStride = kTile + 16;           // floats
-constexpr int kOutStride = kMaxWidth + 16;         // floats
-constexpr int kQueryStride = kMaxWidth + 32;       // elements
+constexpr int kAhead = 8;  // groups
+constexpr int kVectors = kGroup / W;  // of a group
+constexpr int kScoreStride = kTile + 16;  // floats
+constexpr int kOutStride = kMaxWidth + 16;  // floats
+constexpr int kQueryStride = kMaxWidth + 32;  // elements
 template <class T>
-constexpr int kElements = 4 / sizeof(T);           // of one operand lane
+constexpr int kElements = 4 / sizeof(T);  // of one operand lane
 template <class T>
 constexpr int kWeightStride = kScoreStride * kElements<T>;  // the weights take the place of the scores
 
@@ -55,7 +58,7 @@ inline void in_parts(int count, const Work& work) {
   }
 }
 
-// scores [M, 16 N] = q [M, D] times N groups of keys.
+// scores [M, 16 N] = q [M, D] times N groups of keys; those kAhead groups further are called into the cache meanwhile.
 template <int M, int N, class T>
 inline void score(const T* q, const T* const* keys, int width, float* scores) {
   Vec sums[M][N][kVectors];
@@ -65,7 +68,10 @@ inline void score(const T* q, const T* const* keys, int width, float* scores) {
   for (int d = 0; d < width; d += kElements<T>)
     for (int v = 0; v < kVectors; ++v) {
       decltype(operand(q)) columns[N];
-      for (int n = 0; n < N; ++n) columns[n] = operand(keys[n] + d * kGroup + v * W * kElements<T>);
+      for (int n = 0; n < N; ++n) {
+        columns[n] = operand(keys[n] + d * kGroup + v * W * kElements<T>);
+        __builtin_prefetch(keys[n + kAhead] + d * kGroup + v * W * kElements<T>);
+      }
       for (int m = 0; m < M; ++m) {
         const auto value = spread(q + m * kQueryStride + d);
         for (int n = 0; n < N; ++n) sums[m][n][v] = dot(sums[m][n][v], value, columns[n]);
@@ -84,9 +90,13 @@ inline void mix(const T* weights, const T* const* values, int groups, int width,
     for (int n = 0; n < N; ++n) sums[m][n] = load(out + m * kOutStride + n * W);
   for (int g = 0; g < groups; ++g) {
     const T* from = values[g] + first * kElements<T>;
-    for (int k = 0; k < kGroup; k += kElements<T>, from += width * kElements<T>) {
+    const T* ahead = values[g + kAhead] + first * kElements<T>;
+    for (int k = 0; k < kGroup; k += kElements<T>, from += width * kElements<T>, ahead += width * kElements<T>) {
       decltype(operand(from)) columns[N];
-      for (int n = 0; n < N; ++n) columns[n] = operand(from + n * W * kElements<T>);
+      for (int n = 0; n < N; ++n) {
+        columns[n] = operand(from + n * W * kElements<T>);
+        __builtin_prefetch(ahead + n * W * kElements<T>);
+      }
       for (int m = 0; m < M; ++m) {
         const auto weight = spread(weights + m * kWeightStride<T> + g * kGroup + k);
         for (int n = 0; n < N; ++n) sums[m][n] = dot(sums[m][n], weight, columns[n]);
@@ -122,35 +132,39 @@ inline Vec power(Vec x) {
 
 // The softmax of one row so far: the highest score, times the factor that makes e^x of it 2^x, and the sum of weights.
 struct Softmax {
-  float peak = -std::numeric_limits<float>::infinity();
-  alignas(64) float sums[W] = {};
+  float peak;
+  alignas(64) float sums[W];
 };
 
-// Scores of `keys` keys -> weights, zeros from there to `padded`. A new peak scales what was summed before.
+// The highest of the first `keys` scores, times `factor`; what fills up their last vector becomes -inf.
+inline float find_peak(float* scores, int keys, float factor) {
+  int i = keys;
+  for (; i % W; ++i) scores[i] = -std::numeric_limits<float>::infinity();
+  Vec top = load(scores);
+  for (int at = W; at < i; at += W) top = max(top, load(scores + at));
+  return highest(top) * factor;
+}
+
+// Scores of `keys` keys -> weights, zeros from there to `end`. A new peak scales what was summed before.
 template <class T>
-inline void soften(float* scores, int keys, int padded, float factor, Softmax& state, float* out, int width) {
+inline void soften(float* scores, int keys, int end, float factor, float peak, Softmax& state, float* out, int width) {
   T* weights = reinterpret_cast<T*>(scores);
-  const int end = (std::max(keys, 0) + W - 1) / W * W;
-  if (end) {
-    for (int i = keys; i < end; ++i) scores[i] = -std::numeric_limits<float>::infinity();
-    Vec top = load(scores);
-    for (int i = W; i < end; i += W) top = max(top, load(scores + i));
-    const float peak = std::max(state.peak, highest(top) * factor);
-    Vec sums = load(state.sums);
-    if (peak > state.peak) {
-      const Vec kept = power<float>(all(state.peak - peak));
-      sums = sums * kept;
-      for (int d = 0; d < width; d += W) store(out + d, load(out + d) * kept);
-      state.peak = peak;
-    }
-    for (int i = 0; i < end; i += W) {
-      const Vec weight = power<T>(fma(load(scores + i), all(factor), all(-peak)));
-      sums = sums + weight;
-      store(weights + i, weight);
-    }
-    store(state.sums, sums);
+  Vec sums = load(state.sums);
+  if (peak > state.peak) {
+    const Vec kept = power<float>(all(state.peak - peak));
+    sums = sums * kept;
+    for (int d = 0; d < width; d += W) store(out + d, load(out + d) * kept);
+    state.peak = peak;
   }
-  for (int i = end; i < padded; i += W) store(weights + i, zero());
+  const Vec shift = all(-state.peak);
+  int i = 0;
+  for (; i < keys; i += W) {
+    const Vec weight = power<T>(fma(load(scores + i), all(factor), shift));
+    sums = sums + weight;
+    store(weights + i, weight);
+  }
+  store(state.sums, sums);
+  for (; i < end; i += W) store(weights + i, zero());
 }
 
 }  // namespace TPT_ISA

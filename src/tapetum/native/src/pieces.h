@@ -1,0 +1,50 @@
+// Attention shared out to the threads.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "attend.h"
+#include "pool.h"
+
+namespace tapetum {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Pieces of work of several spans of tokens: `run` calls `work(span, piece of the span)` for each.
+class Pieces {
+ public:
+  void add(int64_t count) { ends_.push_back((ends_.empty() ? 0 : ends_.back()) + count); }
+
+  template <class Work>
+  void run(const Work& work) const {
+    parallel_for(ends_.empty() ? 0 : ends_.back(), [&](int64_t piece) {
+      const int64_t span = std::upper_bound(ends_.begin(), ends_.end(), piece) - ends_.begin();
+      work(span, piece - (span ? ends_[span - 1] : 0));
+    });
+  }
+
+ private:
+  std::vector<int64_t> ends_;  // numbers of pieces up to each span and with it
+};
+
+// Part `index` of `parts` near equal ones of `rows` rows.
+inline void choose_part(int64_t rows, int64_t parts, int64_t index, Queries& queries) {
+  queries.first = rows * index / parts;
+  queries.count = int(rows * (index + 1) / parts - queries.first);
+}
+
+inline const void* move_by(const void* data, int64_t elements, int dtype) {
+  return static_cast<const char*>(data) + elements * (dtype ? 2 : 4);
+}
+
+inline void* move_by(void* data, int64_t elements, int dtype) {
+  return static_cast<char*>(data) + elements * (dtype ? 2 : 4);
+}
+
+inline void attend(int dtype, const Queries& queries, const Keys& keys) {
+  if (dtype) TPT_CHOOSE(attend_bf16)(queries, keys);
+  else TPT_CHOOSE(attend_float)(queries, keys);
+}
+
+}  // namespace tapetum
