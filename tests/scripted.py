@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 from zlib import crc32
 
 from tapetum.core.errors import TapetumError
@@ -93,6 +94,7 @@ class ScriptedExecutor(Executor):
     """Checks a plan whole before it takes effect: one that raises changes nothing.
 
     fail_requests: errors for rows of these requests, once each. fail_features: the same for encodes by media key.
+    quantum: encodes stop at multiples of this share only, so they get ahead of the plan.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class ScriptedExecutor(Executor):
         *,
         script: Script = hashed_token,
         seconds: Seconds = lambda plan: (0.0, 0.0),
+        quantum: float = 0.0,
     ) -> None:
         self.fail_requests: dict[str, TapetumError] = {}
         self.fail_features: dict[bytes, TapetumError] = {}
@@ -110,9 +113,11 @@ class ScriptedExecutor(Executor):
         self._block_size = block_size
         self._script = script
         self._seconds = seconds
+        self._quantum = quantum
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._features: set[bytes] = set()
+        self._shares: dict[bytes, float] = {}  # of encodes under way
         self._failed_features: set[bytes] = set()  # dropped afterwards, though they never were there
         self._blocks: dict[int, list[int]] = {}  # fingerprints of what was written, from the block's start
 
@@ -124,18 +129,25 @@ class ScriptedExecutor(Executor):
     def feature_keys(self) -> frozenset[bytes]:
         return frozenset(self._features)
 
+    @property
+    def encode_keys(self) -> frozenset[bytes]:
+        """Of the encodes under way."""
+        return frozenset(self._shares)
+
     def execute(self, plan: BatchPlan) -> StepResult:
         requests = self._requests_after(plan)
-        features = self._features_after(plan)
+        features, shares = self._features_after(plan)
         keys = {job.item.key for job in plan.encodes}
         failed_features = {key: error for key, error in self.fail_features.items() if key in keys}
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
         self._check_rows(rows, requests, features)
         self._requests, self._features = requests, features - failed_features.keys()
+        self._shares = {key: share for key, share in shares.items() if key not in failed_features}
         self._failed_features = (self._failed_features - set(plan.dropped_features)) | failed_features.keys()
         self._released = (self._released | set(plan.released)) - requests.keys()
         self.plans.append(plan)
-        self.encoded.update(job.item.key for job in plan.encodes)
+        encoded = {job.item.key: shares.get(job.item.key, 1.0) for job in plan.encodes}
+        self.encoded.update(key for key, share in encoded.items() if share == 1)
         for key in failed_features:
             del self.fail_features[key]
         names = [row.request_id for row in rows if row.request_id in self.fail_requests]
@@ -145,6 +157,7 @@ class ScriptedExecutor(Executor):
             step=plan.step,
             tokens=self._run([row for row in rows if row.request_id not in failed]),
             failed=failed,
+            encoded={key: share for key, share in encoded.items() if key not in failed_features},
             failed_features=failed_features,
             encode_s=encode_s,
             forward_s=forward_s,
@@ -173,17 +186,29 @@ class ScriptedExecutor(Executor):
             requests[request.request_id] = _Tokens(request)
         return requests
 
-    def _features_after(self, plan: BatchPlan) -> set[bytes]:
-        features = set(self._features)
+    def _features_after(self, plan: BatchPlan) -> tuple[set[bytes], dict[bytes, float]]:
+        """What is there when the rows run, and how far the encodes under way are."""
+        features, shares = set(self._features), dict(self._shares)
         for key in plan.dropped_features:
-            if key not in features | self._failed_features:
+            if key not in features | shares.keys() | self._failed_features:
                 raise PlanError(f"features {key!r} are dropped but not there")
             features.discard(key)
+            shares.pop(key, None)
         for job in plan.encodes:
-            if job.item.key in features:
-                raise PlanError(f"features {job.item.key!r} are encoded twice")
-            features.add(job.item.key)
-        return features
+            key = job.item.key
+            if key in features:
+                raise PlanError(f"features {key!r} are encoded twice")
+            if job.start != shares.pop(key, 0.0) or not job.start < job.end <= 1:
+                raise PlanError(f"features {key!r} are encoded from {job.start} to {job.end}")
+            share = self._reached(job.end)
+            if share < 1:
+                shares[key] = share
+            else:
+                features.add(key)
+        return features, shares
+
+    def _reached(self, share: float) -> float:
+        return min(1.0, ceil(share / self._quantum) * self._quantum) if self._quantum else share
 
     def _check_rows(self, rows: Sequence[Row], requests: Mapping[str, _Tokens], features: set[bytes]) -> None:
         """Every row reads what was there before the step and its own; no block is written by two."""

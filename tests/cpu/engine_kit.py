@@ -59,7 +59,9 @@ class SpeakingExecutor(ScriptedExecutor):
         plan = replace(  # what a plan that failed whole or in part told to forget may be told again
             plan,
             released=tuple(name for name in plan.released if name in self.request_ids),
-            dropped_features=tuple(key for key in plan.dropped_features if key in self.feature_keys),
+            dropped_features=tuple(
+                key for key in plan.dropped_features if key in self.feature_keys | self.encode_keys
+            ),
         )
         self._prompt_lengths |= {request.request_id: request.num_prompt_tokens for request in plan.admitted}
         if not self.late_faults.keys().isdisjoint(names):

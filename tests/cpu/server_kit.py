@@ -77,7 +77,14 @@ class Script:
                 failed[row.request_id] = EngineError("the script fails here")
             elif row.has_sample:
                 tokens[row.request_id] = self._token(request, index)
-        return StepResult(step=plan.step, tokens=tokens, failed=failed, encode_s=1e-4, forward_s=1e-4)
+        return StepResult(
+            step=plan.step,
+            tokens=tokens,
+            failed=failed,
+            encoded={job.item.key: job.end for job in plan.encodes},
+            encode_s=1e-4,
+            forward_s=1e-4,
+        )
 
     def _token(self, request: Request, index: int) -> SampledToken:
         spoken = files().tokenizer.encode_plain(self.answer)

@@ -299,16 +299,18 @@ def test_observe_reads_a_step_as_the_cost_model_means_it():
             seen.append(("encode", *values))
 
     item = files_item()
+    other = replace(item, key=b"another")
     row = {"request_id": "r", "block_ids": (), "has_sample": True}
     plan = BatchPlan(
         step=1,
-        encodes=(EncodeJob(item=item), EncodeJob(item=item)),
+        encodes=(EncodeJob(item=item), EncodeJob(item=other, start=0.25, end=0.5)),
         rows=(Row(start=9, length=1, **row), Row(start=20, length=1, **row), Row(start=4, length=6, **row)),
     )
-    observe(Recorder(), plan, StepResult(step=1, encode_s=0.5, forward_s=0.25))
+    encoded = {item.key: 1.0, other.key: 0.75}  # the slice went further than planned
+    observe(Recorder(), plan, StepResult(step=1, encoded=encoded, encode_s=0.5, forward_s=0.25))
     patches = item.geometry.num_patches
     assert seen == [
-        ("encode", 2 * patches, 2 * patches**2, 0.5),
+        ("encode", 1.5 * patches, 1.5 * patches**2, 0.5),
         ("step", 2, 10 + 21, 6, chunk_context(4, 6), 0.25),
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.model import ModelFacts
@@ -31,7 +33,7 @@ def make_facts(num_blocks: int, max_model_len: int) -> ModelFacts:
 
 
 class Stage:
-    """Each step takes one second of the clock. Checks on every event that a request ends once."""
+    """Each step takes a second, or what `step_seconds` says. Checks on every event that a request ends once."""
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Stage:
         is_caching: bool = True,
         cost: CostModel | None = None,
         executor: ScriptedExecutor | None = None,
+        step_seconds: Callable[[BatchPlan], float] = lambda plan: 1.0,
         **schedule: object,
     ) -> None:
         config = EngineConfig(
@@ -56,6 +59,7 @@ class Stage:
         self.scheduler = build_scheduler(config, make_facts(num_blocks, max_model_len), self.cost)
         self.executor = executor or ScriptedExecutor(SIZE)
         self.now = 0.0
+        self._step_seconds = step_seconds
         self.plans: list[BatchPlan] = []
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, TokenEvent] = {}
@@ -75,7 +79,7 @@ class Stage:
 
     def finish_step(self, plan: BatchPlan) -> None:
         result = self.executor.execute(plan)
-        self.now += 1.0
+        self.now += self._step_seconds(plan)
         self.plans.append(plan)
         self.tell(self.scheduler.commit(plan, result, self.now))
 
@@ -101,7 +105,8 @@ class Stage:
         stats = self.scheduler.stats()
         assert stats.num_held_blocks == stats.num_running == stats.num_waiting == 0
         assert not self.scheduler.has_work
-        assert not self.executor.request_ids
+        assert not self.executor.request_ids and not self.executor.encode_keys
+        assert self.scheduler._under_way is None
         assert stats.feature_bytes <= self.scheduler._visual.capacity_bytes
         assert stats.num_free_blocks + stats.num_cached_blocks == self.scheduler._ledger.pool.num_blocks
         assert self.scheduler._visual.num_pinned == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tapetum.core.cost import CostModel
 from tapetum.core.errors import EngineError, TapetumError
+from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request
 from tests.pure.stage import SIZE, Stage
-from tests.scripted import hashed_token, make_item, make_request
+from tests.scripted import ScriptedExecutor, hashed_token, make_item, make_request
 
 ITEMS = [make_item(name, size) for name, size in (("a", 1), ("b", 3), ("c", 4), ("d", 9))]
 SEGMENTS = st.lists(
@@ -34,6 +36,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         itl_target_ms=st.sampled_from([1.0, 7.0, 30.0]),
         schedule=st.sampled_from(["balanced", "throughput"]),
         is_caching=st.booleans(),
+        quantum=st.sampled_from([0.0, 0.3]),
+        patch_s=st.sampled_from([1e-5, 3e-3]),  # of the largest picture 0.4 ms or 0.1 s
     )
     def build(
         self,
@@ -45,8 +49,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         itl_target_ms: float,
         schedule: str,
         is_caching: bool,
+        quantum: float,
+        patch_s: float,
     ) -> None:
+        cost = CostModel()
+        for patches in (4, 12, 16, 36) * 9:
+            cost.observe_encode(patches, patches**2, patch_s * patches)
         self.stage = Stage(
+            cost=cost,
+            executor=ScriptedExecutor(SIZE, quantum=quantum),
             num_blocks=num_blocks,
             feature_tokens=features,
             is_caching=is_caching,
@@ -106,17 +117,29 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self) -> None:
         scheduler, roster = self.stage.scheduler, self.stage.scheduler._roster
         decoding = {progress.request_id for progress in roster.running if progress.is_decoding}
+        was_under_way = scheduler._under_way.item if scheduler._under_way else None
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
         max_rows, max_tokens, max_visual = self.limits
-        encodes = [job.item.geometry.num_tokens for job in self.in_flight.encodes]
+        encodes = [job.item.geometry.num_tokens for job in self.in_flight.encodes if job.is_whole]
         assert len(self.in_flight.rows) <= max_rows
         assert sum(row.length for row in self.in_flight.rows) <= max_tokens
         assert sum(encodes) <= max_visual or len(encodes) == 1
+        self._check_slices(was_under_way)
         left_out = decoding - {row.request_id for row in self.in_flight.rows}
         preempted = {progress.request_id for progress in roster.waiting}
         out_of_time = {event.request_id for event in scheduler._news}
         assert left_out <= preempted | out_of_time
+
+    def _check_slices(self, before: MediaItem | None) -> None:
+        """An encode under way goes on in every step, while somebody waits for it, and it is the only one."""
+        under_way = self.stage.scheduler._under_way
+        unfinished = [job for job in self.in_flight.encodes if job.end < 1]
+        assert [job.item for job in unfinished] == ([under_way.item] if under_way else [])
+        wanted = {span.key for name in self._live() for span in self.requests[name].prompt.spans}
+        goes_on = before is None or before.key in {job.item.key for job in self.in_flight.encodes}
+        assert goes_on or before.key in self.in_flight.dropped_features
+        assert not unfinished or unfinished[0].item.key in wanted
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()

@@ -1,6 +1,6 @@
 """The cost model: seconds that an encode or a step will take, learned from those that were run.
 
-    encode = c0 + c1·ΣP + c2·ΣP²                               P = patches of an attention segment
+    encode = c0 + c1·ΣP + c2·ΣP²            P = patches of an attention segment; a slice has its share of the sums
     step   = a + b·decodes + c·Σcontext + d·chunk + e·Σchunk·context
 
 Owns the coefficients and nothing else: who observes and who decides is up to the caller. Coefficients are never
@@ -41,16 +41,27 @@ class CostModel:
         """`context` = Σ context of the decoding rows, `chunk_context` = Σ of the function of that name."""
         self._step.observe((1.0, decodes, context, chunk, chunk_context), seconds)
 
-    def observe_encode(self, patches: int, squares: int, seconds: float) -> None:
-        """`squares` = Σ P² over attention segments."""
+    def observe_encode(self, patches: float, squares: float, seconds: float) -> None:
+        """`squares` = Σ P² over attention segments; a slice counts its share of both."""
         self._encode.observe((1.0, patches, squares), seconds)
 
     def step_seconds(self, decodes: int, context: int, chunk: int = 0, chunk_context: float = 0.0) -> float:
         return self._step.predict((1.0, decodes, context, chunk, chunk_context))
 
-    def encode_seconds(self, patches: int, squares: int) -> float:
+    def encode_seconds(self, patches: float, squares: float) -> float:
         """0 for nothing to encode."""
         return self._encode.predict((1.0, patches, squares)) if patches else 0.0
+
+    def encode_share(self, seconds: float, patches: float, squares: float) -> float:
+        """The share of such an encode that `seconds` suffice for, 0 to 1, whatever the start of a slice costs."""
+        _, per_patch, per_square = self._encode.coefficients()
+        whole = per_patch * patches + per_square * squares
+        return min(1.0, max(0.0, seconds) / whole) if whole > 0 else 1.0
+
+    @property
+    def encode_start_s(self) -> float:
+        """What a step pays for encoding anything at all."""
+        return self._encode.coefficients()[0]
 
     def max_chunk(self, seconds: float, decodes: int, context: int, chunk_start: int) -> int:
         """The longest prefill chunk from `chunk_start` on that fits a step of `seconds` beside these decodes."""

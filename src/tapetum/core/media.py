@@ -29,6 +29,11 @@ class Geometry:
     def num_patches(self) -> int:
         return prod(self.grid_thw)
 
+    @property
+    def squares(self) -> int:
+        """Σ P² over attention segments, what attention in the encoder grows with."""
+        return sum(size * size for size in self.segments)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaItem:

@@ -42,6 +42,10 @@ class EncodeJob:
     end: float = 1.0
 
     @property
+    def share(self) -> float:
+        return self.end - self.start
+
+    @property
     def is_whole(self) -> bool:
         return self.start <= 0 and self.end >= 1
 
@@ -79,12 +83,17 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step produced. A request is in `tokens` (its row sampled) or in `failed`, never in both."""
+    """What a step produced. A request is in `tokens` (its row sampled) or in `failed`, never in both.
+
+    The key of an encode is in `encoded` or in `failed_features`.
+    """
 
     step: int
     tokens: Mapping[str, SampledToken] = field(default_factory=dict)
     failed: Mapping[str, TapetumError] = field(default_factory=dict)
-    encoded: Mapping[bytes, float] = field(default_factory=dict)  # media keys -> the share of the work done so far
+    encoded: Mapping[bytes, float] = field(
+        default_factory=dict
+    )  # media keys -> the share of the work done so far
     failed_features: Mapping[bytes, TapetumError] = field(default_factory=dict)  # media keys not encoded
     encode_s: float = 0.0
     forward_s: float = 0.0

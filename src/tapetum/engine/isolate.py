@@ -1,7 +1,7 @@
 """Run a failing plan again in pieces, so that only the request or picture at fault is lost.
 
 Executing twice is safe: a row writes the same KV entries again, a request that is released and admitted again
-starts clean, and a token counts only when its piece has succeeded.
+starts clean, an encode goes on to the same share, and a token counts only when its piece has succeeded.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class _Pieces:
         self._step = step
         self._tokens: dict[str, SampledToken] = {}
         self._failed: dict[str, TapetumError] = {}
+        self._encoded: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}
         self._seconds = [0.0, 0.0]  # encode, forward
 
@@ -73,6 +74,7 @@ class _Pieces:
             step=self._step,
             tokens=self._tokens,
             failed=self._failed,
+            encoded=self._encoded,
             failed_features=self._failed_features,
             encode_s=self._seconds[0],
             forward_s=self._seconds[1],
@@ -88,6 +90,7 @@ class _Pieces:
             return EngineError(f"{what} failed inside the engine: {type(error).__name__}: {error}")
         self._tokens.update(result.tokens)
         self._failed.update(result.failed)
+        self._encoded.update(result.encoded)
         self._failed_features.update(result.failed_features)
         self._seconds[0] += result.encode_s
         self._seconds[1] += result.forward_s

@@ -93,7 +93,7 @@ class Meters:
     def executed(self, plan: BatchPlan, visual_tokens: int) -> None:
         """A step was carried out; so many of the tokens of its rows stand for pictures."""
         if plan.encodes:
-            patches = sum(job.item.geometry.num_patches for job in plan.encodes)
+            patches = sum(job.share * job.item.geometry.num_patches for job in plan.encodes)
             self._histograms["encode_batch_patches"].observe(patches)
         if num_tokens := sum(row.length for row in plan.rows):
             self._histograms["batch_visual_ratio"].observe(visual_tokens / num_tokens)
@@ -174,7 +174,7 @@ _HISTOGRAMS = {
     "vision_queue_seconds": "From the arrival of a request to the first encode for it.",
     "media_decode_seconds": "Decoding a picture or clip.",
     "media_resize_seconds": "Resizing a picture or clip and cutting it into patches.",
-    "encode_batch_patches": "Patches that one step encoded.",
+    "encode_batch_patches": "Patches that one step encoded; of a slice, its share of them.",
     "batch_visual_ratio": "Share of visual tokens among those that one step computed.",
 }
 

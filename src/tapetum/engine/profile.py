@@ -30,9 +30,11 @@ _GROWTH = 5  # a size takes at most so many times as long as the one before
 
 def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
     """Teach the cost model what a step took."""
-    segments = [patches for job in plan.encodes for patches in job.item.geometry.segments]
-    if segments and not result.failed_features:
-        cost.observe_encode(sum(segments), sum(patches * patches for patches in segments), result.encode_s)
+    if plan.encodes and not result.failed_features:
+        shares = [(result.encoded[job.item.key] - job.start, job.item.geometry) for job in plan.encodes]
+        patches = sum(share * geometry.num_patches for share, geometry in shares)
+        squares = sum(share * geometry.squares for share, geometry in shares)
+        cost.observe_encode(patches, squares, result.encode_s)
     if plan.rows and not result.failed_features:
         decodes = [row for row in plan.rows if row.length == 1]
         chunks = [row for row in plan.rows if row.length > 1]

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from tapetum.core.config import ScheduleConfig
 
 _TIME_SHARE = {"balanced": 1.0, "interactive": 0.5}  # of itl_target_ms, for steps with decodes
-_CREDIT_SHARE = 0.1  # of a step's time, its least saving
-_LEAST_CREDIT_S = 1e-4  # the same where a step seems to take no time
+# seconds of encode in a step without such a limit: who comes meanwhile waits as long, and slices cost a little each
+_ENCODE_S = {"balanced": 0.1, "interactive": 0.05, "throughput": 0.5}
 
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left. `seconds` is the whole step's time, None = no limit."""
+    """What is left. `seconds` is the whole step's time, None = no limit but `encode_s` for its encodes."""
 
     rows: int
     tokens: int
     visual_tokens: int
+    encode_s: float
     seconds: float | None = None
     has_encode: bool = False
 
@@ -39,7 +40,12 @@ class StepBudget:
 
 
 def step_budget(config: ScheduleConfig) -> StepBudget:
-    return StepBudget(config.max_num_seqs, config.max_num_batched_tokens, config.encoder_budget_tokens)
+    return StepBudget(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.encoder_budget_tokens,
+        _ENCODE_S[config.schedule],
+    )
 
 
 def max_running(config: ScheduleConfig, block_size: int) -> int:
@@ -55,24 +61,3 @@ def step_seconds_limit(config: ScheduleConfig) -> float | None:
     """How long a step may take while requests decode."""
     share = _TIME_SHARE.get(config.schedule)
     return None if share is None else share * config.itl_target_ms / 1e3
-
-
-class EncodeCredit:
-    """Time that pictures too slow for the slack of one step have saved up by waiting.
-
-    In each step that has no time for a picture, the slack it was offered is saved, at least a tenth of the step;
-    once slack and savings cover the encode, it runs. So the mean time between tokens stays near the target, and the
-    first picture in line waits at most ten times as long as its encode takes.
-    """
-
-    def __init__(self) -> None:
-        self._saved_s = 0.0
-
-    def try_spend(self, seconds: float, slack: float, limit: float) -> bool:
-        """Whether a picture of `seconds` may run now; if not, the slack is saved."""
-        if seconds <= slack + self._saved_s:
-            self._saved_s = 0.0
-            return True
-        longest = limit - min(slack, 0.0)  # of the limit and what is planned already
-        self._saved_s += max(slack, _CREDIT_SHARE * longest, _LEAST_CREDIT_S)
-        return False

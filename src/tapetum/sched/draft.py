@@ -1,7 +1,8 @@
 """A step being written: rows and encodes so far, what they will cost, and what the budget still allows.
 
 Owns the rules for one row: how long a chunk may be, which pictures it needs, where it is cut. Which requests get
-rows, and in which order, is the scheduler's business. Decodes are added first, then `limit_time`, then prefills.
+rows, and in which order, is the scheduler's business. Decodes are added first, then `limit_time`, then prefills, and
+`add_slice` comes last.
 """
 
 from __future__ import annotations
@@ -11,38 +12,41 @@ from dataclasses import dataclass
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import MAX_CHUNK, CostModel, chunk_context
-from tapetum.core.media import MediaItem, Span
-from tapetum.core.plan import EncodeJob, Row
-from tapetum.sched.budget import EncodeCredit, StepBudget
+from tapetum.core.media import Span
+from tapetum.core.plan import Row
+from tapetum.sched.budget import StepBudget
+from tapetum.sched.encode import ENCODE_SHARE, EncodeDraft, UnderWay
 from tapetum.sched.progress import Progress
 
 
 @dataclass(slots=True)
 class Work:
-    """The size of a step, in the terms of the cost model."""
+    """The size of a step's rows, in the terms of the cost model."""
 
     decodes: int = 0
     context: int = 0
     chunk: int = 0
     chunk_context: float = 0.0
-    patches: int = 0
-    squares: int = 0
 
 
 class Draft:
     def __init__(
-        self, budget: StepBudget, ledger: Ledger, visual: VisualCache, cost: CostModel, credit: EncodeCredit
+        self,
+        budget: StepBudget,
+        ledger: Ledger,
+        visual: VisualCache,
+        cost: CostModel,
+        under_way: UnderWay | None,
     ) -> None:
         self.rows: list[Row] = []
         self.owners: list[Progress] = []  # of the rows, decodes first
-        self.encodes: list[EncodeJob] = []
+        self.encodes = EncodeDraft(budget, visual, cost, under_way)
         self.work = Work()
         self._budget = budget
         self._ledger = ledger
         self._visual = visual
         self._cost = cost
-        self._credit = credit
-        self._is_credit_asked = False
+        self._reserve = 0.0  # seconds that prefills leave to an encode under way
 
     def add_decode(self, progress: Progress) -> None:
         state = progress.state
@@ -53,6 +57,13 @@ class Draft:
     def limit_time(self, seconds: float | None) -> None:
         """From here on the step as a whole should take `seconds` at most; without decodes nobody is kept waiting."""
         self._budget.seconds = seconds if self.work.decodes else None
+        self.encodes.try_end(self._slack())
+        self._reserve = ENCODE_SHARE * max(0.0, self._slack())
+
+    def add_slice(self) -> None:
+        """Give the encode under way the time that is left."""
+        slack = self._slack()
+        self.encodes.add_slice(slack, longest=self._limit - min(slack, 0.0))
 
     @property
     def has_room(self) -> bool:
@@ -60,17 +71,27 @@ class Draft:
         is_timely = not self.work.chunk or self._timely(0) >= self._ledger.block_size
         return self._budget.has_tokens and is_timely
 
-    def add_prefill(self, progress: Progress) -> None:
-        """Give the request the longest chunk that budget and pictures allow; no row if that is nothing."""
+    def awaits_picture(self, progress: Progress) -> bool:
+        """Whether the next token of a prefill belongs to a picture that is being encoded."""
+        for span, is_pinned in progress.spans_ahead():
+            is_next = span.start <= progress.state.num_computed_tokens
+            return is_next and is_pinned and not self.encodes.is_ready(span.item)
+        return False
+
+    def add_prefill(self, progress: Progress, *, share: float = 1.0) -> None:
+        """Give the request the longest chunk that budget and pictures allow; no row if that is nothing.
+
+        `share`: how much of the time that is left it may take.
+        """
         start = progress.state.num_computed_tokens
-        end = start + self._chunk(progress)
-        for span in progress.unready_spans():
+        end = start + self._chunk(progress, share)
+        for span, is_pinned in progress.spans_ahead():
             if span.start >= end:
                 break
-            if not self._make_ready(progress, span):
+            if not (is_pinned or self._try_pin(progress, span)) or not self.encodes.is_ready(span.item):
                 end = span.start
                 break
-            end = min(end, start + self._chunk(progress))  # an encode takes time from the chunk
+            end = min(end, start + self._chunk(progress, share))  # an encode takes time from the chunk
         if end <= start:
             return
         self.work.chunk += end - start
@@ -91,61 +112,45 @@ class Draft:
             )
         )
 
-    def _chunk(self, progress: Progress) -> int:
+    def _chunk(self, progress: Progress, share: float) -> int:
         """The longest chunk by tokens and time. The first of a step is never cut below one block by time."""
         if not self._budget.has_tokens:
             return 0
         wanted = min(progress.state.num_remaining_tokens, self._budget.tokens)
         least = 0 if self.work.chunk else self._ledger.block_size
-        return min(wanted, max(least, self._timely(progress.state.num_computed_tokens)))
+        return min(wanted, max(least, self._timely(progress.state.num_computed_tokens, share)))
 
-    def _timely(self, start: int) -> int:
-        """How many tokens from `start` on the step has time for."""
+    def _timely(self, start: int, share: float = 1.0) -> int:
+        """How many tokens from `start` on the step has time for, in a share of what is left of it."""
         if self._budget.seconds is None:
             return MAX_CHUNK
         work = self.work
         alone = self._cost.step_seconds(work.decodes, work.context)
-        return self._cost.max_chunk(self._slack() + alone, work.decodes, work.context, start)
+        return self._cost.max_chunk(share * self._spare() + alone, work.decodes, work.context, start)
+
+    @property
+    def _limit(self) -> float:
+        """Seconds of the step; where there is no limit to them, of its encodes."""
+        return self._budget.encode_s if self._budget.seconds is None else self._budget.seconds
 
     def _slack(self) -> float:
-        """Seconds of the step that nothing is planned for."""
+        """What of the limit nothing is planned for."""
+        slack = self._limit - self.encodes.seconds
         if self._budget.seconds is None:
-            return float("inf")
+            return slack
         work = self.work
-        step = self._cost.step_seconds(work.decodes, work.context, work.chunk, work.chunk_context)
-        return self._budget.seconds - step - self._cost.encode_seconds(work.patches, work.squares)
+        return slack - self._cost.step_seconds(work.decodes, work.context, work.chunk, work.chunk_context)
 
-    def _make_ready(self, progress: Progress, span: Span) -> bool:
-        """Pin the features of `span`, with an encode in this step if nobody has them; False if that cannot be."""
+    def _spare(self) -> float:
+        """The slack without what is reserved for the encode under way."""
+        return self._slack() - (self._reserve if self.encodes.under_way else 0.0)
+
+    def _try_pin(self, progress: Progress, span: Span) -> bool:
+        """Pin the features of `span`, and begin their encode if nobody has; False if that cannot be in this step."""
         source = "device"
         if self._visual.state(self._visual.key_of(span.item)) == "absent":
-            if not self._try_encode(span.item):
+            if not self.encodes.try_begin(span.item, self._spare()):
                 return False
             source = "miss"
         progress.pin(span, self._visual, source)
         return True
-
-    def _try_encode(self, item: MediaItem) -> bool:
-        geometry, work = item.geometry, self.work
-        if not (self._budget.allows_encode(geometry.num_tokens) and self._visual.has_room(item)):
-            return False
-        patches = work.patches + geometry.num_patches
-        squares = work.squares + sum(size * size for size in geometry.segments)
-        before = self._cost.encode_seconds(work.patches, work.squares)
-        if not self._has_time(self._cost.encode_seconds(patches, squares) - before):
-            return False
-        self._visual.begin(item)
-        self._budget.take_encode(geometry.num_tokens)
-        work.patches, work.squares = patches, squares
-        self.encodes.append(EncodeJob(item=item))
-        return True
-
-    def _has_time(self, seconds: float) -> bool:
-        """Within the slack; the first picture of a step that is not may fall back on what was saved up."""
-        slack = self._slack()
-        if seconds <= slack:
-            return True
-        if self._is_credit_asked or self._budget.seconds is None:
-            return False
-        self._is_credit_asked = True
-        return self._credit.try_spend(seconds, slack, self._budget.seconds)

@@ -36,10 +36,11 @@ class Progress:
         """The only token to compute is the one sampled last."""
         return bool(self.state.output_token_ids) and self.state.num_remaining_tokens == 1
 
-    def unready_spans(self) -> Iterator[Span]:
-        """Spans ahead whose features are not pinned, in order."""
+    def spans_ahead(self) -> Iterator[tuple[Span, bool]]:
+        """Spans not passed yet, in order, and whether their features are pinned."""
         spans = self.state.request.prompt.spans
-        return iter(spans[self.num_passed + self.num_pinned :])
+        for index in range(self.num_passed, len(spans)):
+            yield spans[index], index < self.num_passed + self.num_pinned
 
     def begin(self, num_matched: int) -> None:
         """Admitted with so many tokens found in the prefix tree."""
@@ -51,7 +52,7 @@ class Progress:
             self._note_source(span, "prefix")
 
     def pin(self, span: Span, visual: VisualCache, source: str) -> None:
-        """`span` is the first of `unready_spans`; its features are resident or on their way."""
+        """`span` is the first of `spans_ahead` that is not pinned; its features are resident or on their way."""
         visual.pin(visual.key_of(span.item), self.request_id)
         self.num_pinned += 1
         self._note_source(span, source)

@@ -15,6 +15,7 @@ from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import InvalidParameter, TapetumError
+from tapetum.core.media import MediaItem
 from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog
@@ -50,6 +51,12 @@ class Roster:
 
     def live(self) -> tuple[Progress, ...]:
         return tuple(self._live.values())
+
+    def wants(self, item: MediaItem) -> bool:
+        """Whether a live request has this picture or clip in its prompt."""
+        return any(
+            span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
+        )
 
     def add(self, request: Request) -> None:
         if request.request_id in self._live:
@@ -153,8 +160,11 @@ class Roster:
 
     def _predicted(self, request: Request) -> tuple[float, float]:
         """Seconds of encode and prefill of a request that finds nothing cached."""
-        segments = [size for span in request.prompt.spans for size in span.item.geometry.segments]
-        encode_s = self._cost.encode_seconds(sum(segments), sum(size * size for size in segments))
+        geometries = [span.item.geometry for span in request.prompt.spans]
+        encode_s = self._cost.encode_seconds(
+            sum(geometry.num_patches for geometry in geometries),
+            sum(geometry.squares for geometry in geometries),
+        )
         length = request.num_prompt_tokens
         return encode_s, self._cost.step_seconds(0, 0, length, chunk_context(0, length))
 

@@ -9,19 +9,25 @@ in as arguments.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
+from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request
 from tapetum.core.stats import Backlog, SchedulerStats
-from tapetum.sched.budget import EncodeCredit, max_running, step_budget, step_seconds_limit
+from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
+from tapetum.sched.encode import UnderWay
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.progress import Progress, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
+
+_LOOKAHEAD = 8  # requests that wait and are looked at for short ones
 
 
 class Scheduler:
@@ -35,7 +41,7 @@ class Scheduler:
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._max_running = max_running(config, ledger.block_size)
         self._roster = Roster(ledger, visual, cost)
-        self._credit = EncodeCredit()
+        self._under_way: UnderWay | None = None
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
         self._step = 0
@@ -98,13 +104,13 @@ class Scheduler:
         """Decide the next step and reserve what it needs."""
         assert not self._owners, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
-        draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._credit)
+        self._drop_encode_for_nobody()
+        draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._under_way)
         self._add_decodes(draft)
         draft.limit_time(step_seconds_limit(self._config))
-        for progress in self._roster.running:
-            if not progress.is_decoding and draft.has_room:
-                draft.add_prefill(progress)
+        self._add_prefills(draft)
         self._admit(draft, now)
+        draft.add_slice()
         return self._seal(draft)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
@@ -175,6 +181,22 @@ class Scheduler:
             else:
                 draft.add_decode(progress)
 
+    def _add_prefills(self, draft: Draft) -> None:
+        """A chunk for the prefills under way, in rank order, as far as the step goes.
+
+        One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
+        """
+        running = self._roster.running
+        prefills = [progress for progress in running if not progress.is_decoding]
+        behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
+        if self.num_running < self._max_running:
+            behind += islice(self._roster.waiting, _LOOKAHEAD)
+        for progress in prefills:
+            if draft.has_room:
+                limit = progress.state.num_remaining_tokens / 2
+                is_shared = any(other.state.num_remaining_tokens < limit for other in behind)
+                draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
+
     def _admit(self, draft: Draft, now: float) -> None:
         """Let requests in, strictly in rank order, while the step has use for them.
 
@@ -189,8 +211,19 @@ class Scheduler:
             self._roster.start(progress, num_matched, now)
             draft.add_prefill(progress)
 
+    def _drop_encode_for_nobody(self) -> None:
+        """One that is under way goes on for a request that was preempted, and ends with its last one."""
+        if self._under_way is None:
+            return
+        item = self._under_way.item
+        key = self._visual.key_of(item)
+        if not (self._visual.waiters(key) or self._roster.wants(item)):
+            self._visual.fail(key)
+            self._under_way = None
+
     def _seal(self, draft: Draft) -> BatchPlan:
         self._step += 1
+        self._under_way = draft.encodes.under_way
         self._owners[self._step] = tuple(draft.owners)
         admitted = [progress for progress in draft.owners if not progress.is_known]
         for progress in admitted:
@@ -198,7 +231,7 @@ class Scheduler:
         return BatchPlan(
             step=self._step,
             rows=tuple(draft.rows),
-            encodes=tuple(draft.encodes),
+            encodes=tuple(draft.encodes.jobs),
             admitted=tuple(progress.state.request for progress in admitted),
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
@@ -213,8 +246,9 @@ class Scheduler:
             error = result.failed_features.get(job.item.key)
             if error is None:
                 waiters.update(self._visual.waiters(key))
-                self._visual.complete(key)
+                self._note_done(job.item, result.encoded[job.item.key])
                 continue
+            self._note_done(job.item, None)
             for request_id in self._visual.fail(key):
                 if event := self._end(request_id, "error", now, error):
                     news.append(event)
@@ -222,6 +256,18 @@ class Scheduler:
             if progress := self._roster.find(request_id):
                 progress.note_encode(result.encode_s, began_s=now - result.encode_s - result.forward_s)
         return news
+
+    def _note_done(self, item: MediaItem, share: float | None) -> None:
+        """So much of an item is encoded; None if that has failed."""
+        current = self._under_way if self._under_way and self._under_way.item.key == item.key else None
+        if share is not None and share >= 1:
+            self._visual.complete(self._visual.key_of(item))
+        elif share is not None:
+            assert current is not None, "an encode with work left is under way"
+            current.done = share
+            return
+        if current is not None:
+            self._under_way = None
 
     def _take_token(self, progress: Progress, token: SampledToken, now: float) -> TokenEvent:
         state = progress.state
