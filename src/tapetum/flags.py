@@ -115,6 +115,12 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ("--revision", "revision", click.STRING, "Branch, tag or commit of a hub id."),
     ("--device", "device", click.STRING, "auto, cpu, cuda or cuda:N."),
     ("--dtype", "dtype", DTYPE, "Type of the weights."),
+    (
+        "--pack-cache",
+        "pack_cache",
+        click.STRING,
+        "Where weights, packed for the kernels, are kept for the next start: auto for ~/.cache, empty for nowhere.",
+    ),
     ("--max-model-len", "max_model_len", click.INT, "Tokens of prompt and answer together."),
     ("--max-num-seqs", "max_num_seqs", click.INT, "Requests in one step."),
     ("--max-num-batched-tokens", "max_num_batched_tokens", click.INT, "Tokens in one step."),

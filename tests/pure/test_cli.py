@@ -78,6 +78,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--revision": ("main", "model", "revision", "main"),
     "--device": ("cuda:1", "device", "device", "cuda:1"),
     "--dtype": ("bfloat16", "model", "dtype", "bfloat16"),
+    "--pack-cache": ("packs", "model", "pack_cache", "packs"),
     "--max-model-len": ("1000", "model", "max_model_len", 1000),
     "--max-num-seqs": ("3", "schedule", "max_num_seqs", 3),
     "--max-num-batched-tokens": ("77", "schedule", "max_num_batched_tokens", 77),

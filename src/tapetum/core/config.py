@@ -30,6 +30,9 @@ class ModelConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int | None = None  # tokens; None = what the checkpoint says
     served_model_names: tuple[str, ...] = ()
+    pack_cache: str = (
+        "auto"  # folder of packed weights for the next start; auto = the user's cache, empty = none
+    )
 
     def __post_init__(self) -> None:
         check_record(self)

@@ -31,6 +31,10 @@ def load() -> ctypes.CDLL | None:
             "install a C++ compiler, then Tapetum again",
             NAME,
         )
+    elif library.tpt_isa() == b"portable":
+        _log.warning(
+            "this processor has neither AVX-512 nor AVX2: kernels run in portable code, which is slower"
+        )
     return library
 
 
