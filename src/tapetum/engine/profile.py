@@ -1,8 +1,8 @@
 """What steps cost: a short measurement at start-up, and the same reading of every step that runs.
 
-The profile sends a few synthetic pictures and rows of growing size through the real executor. It is bounded in
-number and time and leaves no trace: its requests are released, its features dropped, and what it wrote into KV
-blocks nobody reads, since a block is written by its owner first.
+The profile sends a few synthetic pictures, slices of a larger one and rows of growing size through the real executor.
+It is bounded in number and time and leaves no trace: its requests are released, its features dropped, and what it wrote
+into KV blocks nobody reads, since a block is written by its owner first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tapetum.processing.base import Processor
 from tapetum.processing.options import ProcessorOptions
 
 _SIDES = (56, 112, 224, 336, 448)  # of synthetic pictures, in pixels
+_SLICED_SIDE = 896  # of one that is encoded in slices, and not to its end
+_SLICES, _SLICE_S = 6, 0.03  # how many, and how long each
 _CHUNKS = (16, 64, 128, 256)  # of synthetic prefill, one behind the other
 _DECODES = (1, 4, 16)  # rows at a time, behind the whole prompt
 _BUDGET_S = 0.3  # for encodes, for chunks and for decodes each
@@ -57,16 +59,20 @@ def profile(
     """A cost model that has seen a few encodes and steps of this device."""
     cost = CostModel()
     probe = _Probe(executor, cost, clock)
-    items = _items(processor, min(config.schedule.encoder_budget_tokens, facts.max_model_len))
+    max_tokens = min(config.schedule.encoder_budget_tokens, facts.max_model_len)
+    items = _items(processor, _SIDES, max_tokens)
+    large = _items(processor, (_SLICED_SIDE,), max_tokens)
     requests = _requests(processor, facts, config)
     try:
         probe.measure({"encodes": (EncodeJob(item=item),)} for item in items)
+        for item in large:
+            probe.measure({"encodes": (job,)} for job in _slices(item, cost))
         probe.execute({"admitted": requests})
         probe.measure({"rows": (row,)} for row in _chunks(requests[0], facts.block_size, config))
         probe.measure({"rows": rows} for rows in _decodes(requests, facts.block_size))
     finally:
         names = tuple(request.request_id for request in requests)
-        probe.execute({"released": names, "dropped_features": tuple(item.key for item in items)})
+        probe.execute({"released": names, "dropped_features": tuple(item.key for item in (*items, *large))})
     return cost
 
 
@@ -103,9 +109,9 @@ class _Probe:
 _Parts = dict[str, object]  # fields of a BatchPlan
 
 
-def _items(processor: Processor, max_tokens: int) -> tuple[MediaItem, ...]:
-    """Grey squares of growing size; small ones may come out alike, since a model has a smallest size."""
-    geometries = (processor.geometry("image", side, side, options=ProcessorOptions()) for side in _SIDES)
+def _items(processor: Processor, sides: Iterable[int], max_tokens: int) -> tuple[MediaItem, ...]:
+    """Grey squares; small ones may come out alike, since a model has a smallest size."""
+    geometries = (processor.geometry("image", side, side, options=ProcessorOptions()) for side in sides)
     by_size = {geometry.used: geometry for geometry in geometries if geometry.num_tokens <= max_tokens}
     return tuple(
         MediaItem(
@@ -115,6 +121,16 @@ def _items(processor: Processor, max_tokens: int) -> tuple[MediaItem, ...]:
         )
         for (width, height), geometry in by_size.items()
     )
+
+
+def _slices(item: MediaItem, cost: CostModel) -> Iterator[EncodeJob]:
+    """The first few of an item, each as long as takes `_SLICE_S` by what is known by then; all of it never."""
+    start = 0.0
+    for _ in range(_SLICES):
+        share = cost.encode_share(_SLICE_S, item.geometry.num_patches, item.geometry.squares)
+        end = start + min(share, 1 / (_SLICES + 1))
+        yield EncodeJob(item=item, start=start, end=end)
+        start = end
 
 
 def _requests(processor: Processor, facts: ModelFacts, config: EngineConfig) -> tuple[Request, ...]:
