@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from tapetum.models.base import ModelSpec
+from tapetum.ops.memory import allocate
 
 
 class KVStore:
-    """One cache a layer, [2 K, N, S, D]: key heads, then value heads; N blocks of S tokens; D head width."""
+    """One cache a layer, [2 K, N, S, D]: key heads, then value heads; N blocks of S tokens; D head width.
+
+    All zeroes at first: attention multiplies what padding reads by nothing, which NaN would survive.
+    """
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
         shape = (2 * spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
-        self.layers = [
-            torch.zeros(shape, dtype=spec.dtype, device=spec.device) for _ in range(spec.num_layers)
-        ]
+        self.layers = [_zeros(shape, spec) for _ in range(spec.num_layers)]
         self.block_size = block_size
+
+
+def _zeros(shape: tuple[int, ...], spec: ModelSpec) -> Tensor:
+    if spec.device.type != "cpu":
+        return torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+    # Memory that becomes real when it is written: torch would write all of it now, for seconds.
+    return allocate(math.prod(shape) * spec.dtype.itemsize).view(spec.dtype).view(shape)
 
 
 class FeatureStore:
