@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tapetum.native import library as native
 from tapetum.ops import native_linear, reference
+from tapetum.ops.best import BROKEN, argmax
 from tapetum.ops.native_linear import ACTIVATIONS, NativeLinear
 from tapetum.ops.parts import Activation
-from tapetum.runtime.draw import BROKEN, argmax
 
 DTYPES = (torch.float32, torch.bfloat16)
 # around the edges of a group (32 columns, 16 with a gate), of a word (2 inputs) and of a block of the packing

@@ -12,26 +12,20 @@
 namespace tapetum {
 namespace TPT_ISA {
 
-constexpr int64_t kPartBytes = 128 << 10;   // of the weight, at least, that a thread takes at once for few rows
-constexpr int64_t kPackedBytes = 4 << 20;   // of packed rows, at most
-constexpr int64_t kPartsPerThread = 4;      // at least, where there are that many
+constexpr int64_t kPackedBytes = 4 << 20;  // of packed rows, at most
+constexpr int64_t kPartsPerThread = 8;     // where there are that many
+constexpr int64_t kFewRows = 64;           // up to here the weight takes longer to arrive than to multiply, or nearly
+constexpr int64_t kMostGroups = 8;         // of a part
 
-// Columns are taken in parts of whole groups.
+// Columns are taken in parts of whole groups: several for few rows, so that a thread reads on where it was.
 struct Parts {
   int64_t groups, groups_per_part, count;
 };
 
 inline Parts parts_of(const Weight& weight, int64_t rows) {
   const int64_t groups = num_groups(weight.outputs, weight.activation);
-  const int64_t bytes = num_steps(weight.inputs, weight.dtype) * kGroupColumns * 4;
-  int64_t width = 1;
-  if (rows <= kTileRows) {
-    const int64_t unit = std::max(1, wide(int(rows)) / kGroupVectors);
-    width = unit * std::max<int64_t>(1, kPartBytes / (unit * bytes));
-    width = std::min(width, (groups + num_threads() - 1) / num_threads());
-  } else {
-    width = std::clamp<int64_t>(groups / (num_threads() * 64), 1, 8);
-  }
+  const int64_t width =
+      rows > kFewRows ? 1 : std::clamp<int64_t>(groups / (num_threads() * kPartsPerThread), 1, kMostGroups);
   return {groups, width, (groups + width - 1) / width};
 }
 
@@ -42,6 +36,7 @@ struct Product {
   int64_t ldx, rows;
   Parts parts;
 
+  const typename E::Element* data() const { return static_cast<const typename E::Element*>(weight.data); }
   int64_t steps() const { return num_steps(weight.inputs, weight.dtype); }
   int64_t group_size() const { return steps() * kGroupColumns * E::kPerWord; }
 };
@@ -65,26 +60,18 @@ void pack_rows(const Product<E>& product, int64_t start, int64_t count, typename
   }
 }
 
-// sink(part, row, rows, group, sums, lds): the sums of one group of columns.
+// sink(part, row, rows, group, sums): the sums of one group of columns, kGroupColumns from a row to the next.
 template <class E, class Sink>
 void multiply_few(const Product<E>& product, Sink& sink) {
   const int rows = int(product.rows);
-  const auto* data = static_cast<const typename E::Element*>(product.weight.data);
-  const int64_t size = product.group_size(), wide_groups = std::max(1, wide(rows) / kGroupVectors);
+  const int64_t size = product.group_size();
   parallel_for(product.parts.count, [&](int64_t part) {
-    alignas(64) float sums[kTileRows * kMostColumns];
+    alignas(64) float sums[kTileRows * kGroupColumns];
     const int64_t end = std::min(product.parts.groups, (part + 1) * product.parts.groups_per_part);
-    int64_t group = part * product.parts.groups_per_part;
-    while (group < end) {
-      const bool is_wide = end - group >= wide_groups;
-      const int64_t count = is_wide ? wide_groups : 1, columns = count * kGroupColumns;
-      const int vectors = is_wide ? wide(rows) : kNarrow;
-      const auto run = is_wide ? wide_tile<E>(rows) : narrow_tile<E, false>(rows);
-      for (int64_t column = 0; column < columns; column += vectors * W)
-        run({product.x, product.ldx, data + group * size + column * E::kPerWord, size, product.weight.inputs,
-             sums + column, columns});
-      for (int64_t i = 0; i < count; ++i) sink(part, 0, rows, group + i, sums + i * kGroupColumns, columns);
-      group += count;
+    for (int64_t group = part * product.parts.groups_per_part; group < end; ++group) {
+      multiply_group<E, false>(
+          rows, {product.x, product.ldx, product.data() + group * size, product.weight.inputs, kAhead, sums});
+      sink(part, 0, rows, group, sums);
     }
   });
 }
@@ -93,7 +80,6 @@ void multiply_few(const Product<E>& product, Sink& sink) {
 template <class E, class Sink>
 void multiply_block(const Product<E>& product, int64_t start, int64_t count, typename E::Element* packed,
                     Sink& sink) {
-  const auto* data = static_cast<const typename E::Element*>(product.weight.data);
   const int64_t tiles = (count + kTileRows - 1) / kTileRows, size = product.group_size();
   const int64_t row_size = product.steps() * E::kPerWord;
   const auto first = [&](int64_t tile) { return tile * count / tiles; };
@@ -106,16 +92,17 @@ void multiply_block(const Product<E>& product, int64_t start, int64_t count, typ
   parallel_for(parts.count * splits, [&](int64_t piece) {
     alignas(64) float sums[kTileRows * kGroupColumns];
     const int64_t part = piece / splits, split = piece % splits;
+    const int64_t begin = split * tiles / splits, last = (split + 1) * tiles / splits - 1;
     const int64_t end = std::min(parts.groups, (part + 1) * parts.groups_per_part);
     for (int64_t group = part * parts.groups_per_part; group < end; ++group) {
-      for (int64_t tile = split * tiles / splits; tile < (split + 1) * tiles / splits; ++tile) {
+      for (int64_t tile = begin; tile <= last; ++tile) {
         const int64_t row = first(tile);
         const int rows = int(first(tile + 1) - row);
-        const auto run = narrow_tile<E, true>(rows);
-        for (int64_t column = 0; column < kGroupColumns; column += kNarrow * W)
-          run({packed + row * row_size, 0, data + group * size + column * E::kPerWord, size, product.weight.inputs,
-               sums + column, kGroupColumns});
-        sink(part, start + row, rows, group, sums, kGroupColumns);
+        // The last tile has its group at hand: the next group arrives meanwhile.
+        const int64_t ahead = tile == last && group + 1 < end ? size * int64_t(sizeof *packed) : kAhead;
+        multiply_group<E, true>(
+            rows, {packed + row * row_size, 0, product.data() + group * size, product.weight.inputs, ahead, sums});
+        sink(part, start + row, rows, group, sums);
       }
     }
   });

@@ -11,16 +11,12 @@ namespace TPT_ISA {
 
 #if defined(__AVX512BF16__)
 constexpr int kTileRows = 14;  // with two vectors of columns, 28 sums of the 32 registers
-constexpr int kNarrow = 2;     // vectors of columns of a full tile
-constexpr int wide(int rows) { return rows <= 3 ? 8 : rows == 4 ? 6 : rows <= 6 ? 4 : 2; }
 #else
 constexpr int kTileRows = 5;
-constexpr int kNarrow = 2;
-constexpr int wide(int rows) { return rows == 1 ? 4 : 2; }
 #endif
-constexpr int kGroupVectors = kGroupColumns / W;
-constexpr int kMostColumns = 8 * 16;  // of the widest tile
-constexpr int64_t kAhead = 1024;      // bytes of the weight that are asked for before they are needed
+constexpr int kTileVectors = 2;
+constexpr int kTileColumns = kTileVectors * W;
+constexpr int64_t kAhead = 4096;  // bytes of the weight that are asked for before they are needed
 
 // What the inner loop knows of an element type: a word is what one step multiplies.
 struct Float32 {
@@ -47,73 +43,65 @@ struct Tile {
   const typename E::Element* x;
   int64_t ldx;
   const typename E::Element* weight;  // of the first column
-  int64_t group;                      // elements from a group to the next
   int64_t inputs;
-  float* out;
-  int64_t ldo;
+  int64_t ahead;  // bytes from a word of the weight to the one that is asked for meanwhile
+  float* sums;    // kGroupColumns from a row to the next
 };
 
-template <class E, bool kIsPacked, int R, int V>
+template <class E, bool kIsPacked, int R>
 void multiply(const Tile<E>& tile) {
-  constexpr int kStep = kGroupColumns * E::kPerWord;
+  using Element = typename E::Element;
+  constexpr int V = kTileVectors;
   Vec sums[R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) sums[r][v] = zero();
-  const auto step = [&](const typename E::Element* w, const auto& x_of) __attribute__((always_inline)) {
+  const auto step = [&](const Element* w, const auto& x_of) __attribute__((always_inline)) {
     typename E::Word words[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
-      const auto* at = w + v / kGroupVectors * tile.group + v % kGroupVectors * W * E::kPerWord;
-      words[v] = E::load(at);
-      __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead);
+      words[v] = E::load(w + v * W * E::kPerWord);
+      __builtin_prefetch(reinterpret_cast<const char*>(w + v * W * E::kPerWord) + tile.ahead);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto x = E::all(x_of(r));
-#pragma GCC unroll 8
+#pragma GCC unroll 2
       for (int v = 0; v < V; ++v) sums[r][v] = E::dot(sums[r][v], x, words[v]);
     }
   };
-  const auto* w = tile.weight;
-  const auto* x = tile.x;
+  const Element *w = tile.weight, *x = tile.x;
   const int64_t whole = (tile.inputs + (kIsPacked ? E::kPerWord - 1 : 0)) / E::kPerWord;
-  for (int64_t k = 0; k < whole; ++k, w += kStep) {
-    step(w, [&](int r) __attribute__((always_inline)) { return kIsPacked ? x + r * E::kPerWord : x + r * tile.ldx; });
+  for (int64_t k = 0; k < whole; ++k, w += kGroupColumns * E::kPerWord) {
+    step(w, [&](int r) __attribute__((always_inline)) { return x + r * (kIsPacked ? E::kPerWord : tile.ldx); });
     x += kIsPacked ? R * E::kPerWord : E::kPerWord;
   }
   if (!kIsPacked && tile.inputs % E::kPerWord) {  // half a word: what follows the row in memory is not ours to read
-    typename E::Element last[R][E::kPerWord] = {};
+    Element last[R][E::kPerWord] = {};
     for (int r = 0; r < R; ++r) last[r][0] = x[r * tile.ldx];
     step(w, [&](int r) { return last[r]; });
   }
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) store(tile.out + r * tile.ldo + v * W, sums[r][v]);
+    for (int v = 0; v < V; ++v) store(tile.sums + r * kGroupColumns + v * W, sums[r][v]);
 }
 
 template <class E>
 using Multiply = void (*)(const Tile<E>&);
 
-// multiply for 1 to kTileRows rows.
 template <class E, bool kIsPacked, int... R>
-constexpr auto narrow_tiles(std::integer_sequence<int, R...>) {
-  return std::array<Multiply<E>, sizeof...(R)>{multiply<E, kIsPacked, R + 1, kNarrow>...};
+constexpr auto multiply_of_all_heights(std::integer_sequence<int, R...>) {
+  return std::array<Multiply<E>, sizeof...(R)>{multiply<E, kIsPacked, R + 1>...};
 }
 
-template <class E, int... R>
-constexpr auto wide_tiles(std::integer_sequence<int, R...>) {
-  return std::array<Multiply<E>, sizeof...(R)>{multiply<E, false, R + 1, wide(R + 1)>...};
-}
-
+// The sums of a whole group for 1 to kTileRows rows.
 template <class E, bool kIsPacked>
-Multiply<E> narrow_tile(int rows) {
-  static constexpr auto tiles = narrow_tiles<E, kIsPacked>(std::make_integer_sequence<int, kTileRows>());
-  return tiles[rows - 1];
-}
-
-template <class E>
-Multiply<E> wide_tile(int rows) {
-  static constexpr auto tiles = wide_tiles<E>(std::make_integer_sequence<int, kTileRows>());
-  return tiles[rows - 1];
+void multiply_group(int rows, Tile<E> tile) {
+  static constexpr auto kOfHeight =
+      multiply_of_all_heights<E, kIsPacked>(std::make_integer_sequence<int, kTileRows>());
+  for (int64_t column = 0; column < kGroupColumns; column += kTileColumns) {
+    kOfHeight[rows - 1](tile);
+    tile.weight += kTileColumns * E::kPerWord;
+    tile.sums += kTileColumns;
+  }
 }
 
 }  // namespace TPT_ISA

@@ -22,13 +22,13 @@ class Finish {
         out_(static_cast<Element*>(rows.out)),
         ldo_(rows.ldo) {}
 
-  void operator()(int64_t, int64_t row, int rows, int64_t group, const float* sums, int64_t lds) const {
+  void operator()(int64_t, int64_t row, int rows, int64_t group, const float* sums) const {
     const int64_t first = group * width_, count = std::min(width_, weight_.outputs - first);
     if (count == width_) {
       const float* bias = weight_.bias ? weight_.bias + first : nullptr;
       for (int r = 0; r < rows; ++r) {
         const auto* residual = residual_ ? residual_ + (row + r) * ldr_ + first : nullptr;
-        finish(sums + r * lds, bias, weight_.outputs, residual, out_ + (row + r) * ldo_ + first);
+        finish(sums + r * kGroupColumns, bias, weight_.outputs, residual, out_ + (row + r) * ldo_ + first);
       }
       return;
     }
@@ -41,7 +41,7 @@ class Finish {
     for (int r = 0; r < rows; ++r) {
       Element residual[kGroupColumns] = {}, out[kGroupColumns];
       if (residual_) std::copy_n(residual_ + (row + r) * ldr_ + first, count, residual);
-      finish(sums + r * lds, weight_.bias ? bias : nullptr, width_, residual_ ? residual : nullptr, out);
+      finish(sums + r * kGroupColumns, weight_.bias ? bias : nullptr, width_, residual_ ? residual : nullptr, out);
       std::copy_n(out, count, out_ + (row + r) * ldo_ + first);
     }
   }

@@ -32,11 +32,11 @@ class Keep {
   Keep(const Weight& weight, const HeadRows& rows, int64_t parts)
       : weight_(weight), rows_(rows), best_(parts * rows.rows * rows.num_best, kNobody) {}
 
-  void operator()(int64_t part, int64_t row, int rows, int64_t group, const float* sums, int64_t lds) {
+  void operator()(int64_t part, int64_t row, int rows, int64_t group, const float* sums) {
     const int64_t first = group * kGroupColumns, count = std::min(kGroupColumns, weight_.outputs - first);
     for (int r = 0; r < rows; ++r) {
       alignas(64) float scores[kGroupColumns];
-      std::copy_n(sums + r * lds, kGroupColumns, scores);
+      std::copy_n(sums + r * kGroupColumns, kGroupColumns, scores);
       if (weight_.bias)
         for (int64_t i = 0; i < count; ++i) scores[i] += weight_.bias[first + i];
       if (rows_.scores_dtype != 0) {
