@@ -74,5 +74,5 @@ def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, t
         inputs = build_inputs(rows, book, 4, dtype, device)
         x = decoder.embed(inputs.token_ids)
         x[:2] = features[0][:2]
-        logits = decoder.logits(decoder.forward(x, inputs.position_ids, caches, inputs.layout))
+        logits, _ = decoder.head(decoder.forward(x, inputs.position_ids, caches, inputs.layout))
         assert logits.device == device and logits.shape == (2, decoder_config.vocab_size)

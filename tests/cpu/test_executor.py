@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tapetum.core.media import Geometry, MediaItem, Span
 from tapetum.core.plan import BatchPlan, EncodeJob, Row
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.models.base import ModelSpec
+from tapetum.native.library import load
+from tapetum.ops.table import torch_table
+from tapetum.runtime import executor as executor_module
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
 from tapetum.runtime.memory import available_bytes, host_available_bytes, step_peak_bytes
 from tests.checkpoints import write_checkpoint
@@ -186,8 +190,16 @@ def make_spec() -> ModelSpec:
 def test_threads_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
-    load_executor(MODEL_DIR, EngineConfig(device=DeviceConfig(device="cpu", threads=3)))
-    assert seen == [3]
+    config = EngineConfig(device=DeviceConfig(device="cpu", threads=3))
+    load_executor(MODEL_DIR, config)
+    library = load()
+    assert seen == [3 if library is None else 1]  # torch's threads would take the cores from the library's
+    assert library is None or library.tpt_num_threads() == 3
+    if library is not None:
+        library.tpt_set_num_threads(len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(executor_module, "choose_table", torch_table)
+    load_executor(MODEL_DIR, config)
+    assert seen[-1] == 3
 
 
 def test_the_device_seed_decides_unseeded_draws() -> None:

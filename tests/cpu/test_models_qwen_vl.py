@@ -178,7 +178,7 @@ def all_logits(model, token_ids, positions, patches, grids, chunk: int) -> torch
         row = Row(request_id="a", start=start, length=end - start, block_ids=blocks, has_sample=True)
         inputs = build_inputs([row], book, size, model.spec.dtype, CPU)
         every = dataclasses.replace(inputs.layout, sample_rows=torch.arange(end - start))
-        rows.append(model.logits(model.forward(embedded[start:end], inputs.position_ids, kv.layers, every)))
+        rows.append(model.head(model.forward(embedded[start:end], inputs.position_ids, kv.layers, every))[0])
     return torch.cat(rows)
 
 

@@ -14,7 +14,7 @@ from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.ops import dense, linear, reference
 from tapetum.ops.layout import SegmentRun, Segments, plan_segments
-from tapetum.ops.table import Activation, choose_table
+from tapetum.ops.table import Activation, torch_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 
 DTYPES = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
@@ -51,7 +51,7 @@ def test_linear(dtype: torch.dtype, bound: float, activation: Activation) -> Non
     x, weight, bias = (randn(*size, dtype=dtype, seed=i) for i, size in enumerate([(7, 64), (96, 64), (96,)]))
     wanted = reference.Linear(weight, bias, activation)(x)
     residual = randn(*wanted.shape, dtype=dtype, seed=3)
-    linear = choose_table(CPU, dtype).linear(weight, bias, activation)
+    linear = torch_table(CPU, dtype).linear(weight, bias, activation)
     assert_close(linear(x), wanted, bound)
     assert_close(linear(x, residual), reference.Linear(weight, bias, activation)(x, residual), bound)
 
@@ -169,12 +169,12 @@ HAS_OPERATOR = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends
 @pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")
 def test_packed_weights_are_chosen_where_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.ones(32, 64)
-    chosen = choose_table(CPU, torch.bfloat16).linear
+    chosen = torch_table(CPU, torch.bfloat16).linear
     assert isinstance(chosen(weight.bfloat16(), None, "none"), linear.PackedLinear)
     assert isinstance(chosen(weight, None, "none"), linear.DenseLinear)
-    assert choose_table(CPU, torch.float32).linear is linear.DenseLinear
+    assert torch_table(CPU, torch.float32).linear is linear.DenseLinear
     monkeypatch.setattr(linear.PackedLinear, "__call__", lambda self, x: torch.zeros(len(x), 32).bfloat16())
-    assert choose_table(CPU, torch.bfloat16).linear is linear.DenseLinear
+    assert torch_table(CPU, torch.bfloat16).linear is linear.DenseLinear
 
 
 @pytest.mark.skipif(not HAS_OPERATOR, reason="this torch build has no oneDNN")

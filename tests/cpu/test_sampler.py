@@ -22,7 +22,8 @@ from tapetum.core.errors import EngineError
 from tapetum.core.media import Geometry, MediaItem, Span
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
-from tapetum.runtime.draw import Shape, argmax, draw, weigh
+from tapetum.ops.best import argmax
+from tapetum.runtime.draw import Shape, draw, weigh
 from tapetum.runtime.sampler import Sampler
 from tests.cpu.test_device_neutral import OneDevice
 

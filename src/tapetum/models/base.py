@@ -49,6 +49,6 @@ class VisionLanguageModel(Protocol):
         """x [T, hidden], position_ids [3, T]; writes K and V into caches -> hidden states [R, hidden]."""
         ...
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] -> [R, vocabulary]."""
+    def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[R, hidden] -> logits [R, vocabulary], best token of each row [R], -1 where its logit is not finite."""
         ...

@@ -131,8 +131,8 @@ class Decoder:
         turns = self._ops.turns(position_ids, self._axes, self._frequencies, x.dtype)
         return self._run(x, turns, caches, layout)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden)
+    def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self._ops.head(self._head, hidden)
 
 
 class LayerByLayer:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from tapetum.ops import dense, linear, reference
+from tapetum.native.library import load
+from tapetum.ops import best, dense, linear, reference
 from tapetum.ops.layout import AttentionLayout, Segments
+from tapetum.ops.native_attention import NativeAttention
+from tapetum.ops.native_decoder import NativeDecoder, native_head
+from tapetum.ops.native_linear import NativeLinear
+from tapetum.ops.native_packing import NativePacking
+from tapetum.ops.native_rows import CODES, NativeRows
 from tapetum.ops.packing import Packing
 from tapetum.ops.parts import Activation, DecoderParts, Linear, RunDecoder
 
-__all__ = ["Activation", "Linear", "OpTable", "choose_table", "reference_table"]
+__all__ = [
+    "Activation",
+    "Linear",
+    "OpTable",
+    "choose_table",
+    "native_table",
+    "reference_table",
+    "torch_table",
+]
+
+
+def _use_threads(count: int | None) -> None:
+    if count is not None:
+        torch.set_num_threads(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +52,11 @@ class OpTable:
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, AttentionLayout], Tensor]
-    decoder: Callable[[DecoderParts], RunDecoder] | None = (
-        None  # all layers at once, with the values of the above
-    )
+    # all layers at once, with the values of the above
+    decoder: Callable[[DecoderParts], RunDecoder] | None = None
+    # (linear, hidden [R, hidden]) -> scores [R, V], best tokens [R]
+    head: Callable[[Linear, Tensor], tuple[Tensor, Tensor]] = best.head
+    use_threads: Callable[[int | None], None] = _use_threads  # None = all cores
 
 
 def reference_table() -> OpTable:
@@ -53,6 +76,43 @@ def reference_table() -> OpTable:
 
 def choose_table(device: torch.device, dtype: torch.dtype) -> OpTable:
     """The fastest implementations that exist for this device and dtype."""
+    native = native_table(dtype) if device.type == "cpu" else None
+    return native or torch_table(device, dtype)
+
+
+def native_table(dtype: torch.dtype) -> OpTable | None:
+    """The native library's kernels; None where there is no library, or it does not compute in the dtype."""
+    library = load()
+    if library is None or dtype not in CODES:
+        return None
+    rows, attention = NativeRows(library), NativeAttention(library)
+    return OpTable(
+        name=f"native-{library.tpt_isa().decode()}",
+        linear=partial(NativeLinear, library),
+        packing=NativePacking(library),
+        rms_norm=rows.rms_norm,
+        layer_norm=rows.layer_norm,
+        turns=rows.turns,
+        rotate=rows.rotate,
+        segment_keys=attention.segment_keys,
+        segment_attention=attention.segment_attention,
+        write_kv=attention.write_kv,
+        paged_attention=attention.paged_attention,
+        decoder=partial(NativeDecoder, library),
+        head=native_head,
+        use_threads=partial(_use_native_threads, library),
+    )
+
+
+def _use_native_threads(library: ctypes.CDLL, count: int | None) -> None:
+    """The library's threads do the work; torch's would only take the cores from them."""
+    torch.set_num_threads(1)
+    if count is not None:
+        library.tpt_set_num_threads(count)
+
+
+def torch_table(device: torch.device, dtype: torch.dtype) -> OpTable:
+    """What runs on any device."""
     is_packed = device.type == "cpu" and dtype == torch.bfloat16 and linear.has_packed_linear()
     return OpTable(
         name="dense-packed" if is_packed else "dense",

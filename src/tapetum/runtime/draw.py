@@ -1,4 +1,4 @@
-"""Arithmetic of sampling: the best token of a row, or one at random under temperature, top-k, top-p and min-p.
+"""Arithmetic of sampling: a token at random under temperature, top-k, top-p and min-p.
 
 Pure functions of scores and numbers; what a request chose or put out so far is the sampler's. No result of a row
 depends on the other rows.
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BROKEN = -1  # in place of a token id: the scores of the row are not finite
-_BLOCK = 512  # neighbouring tokens: on a CPU the maximum of each block is much cheaper than `argmax` over all
 _NUCLEUS_WIDTH = 1024  # best scores looked at for top-p before the whole vocabulary is sorted
 _COLDEST = 1e-6  # below this temperature every draw is a best token, and 0 / 0 stays out
 
@@ -28,23 +26,6 @@ class Shape:
     top_k: int
     top_p: float
     min_p: float
-
-
-def argmax(scores: Tensor) -> Tensor:
-    """The lowest id of the highest score of each row [R]; BROKEN where that score is not finite.
-
-    NaN counts as the highest value, so one look at the winner finds every broken row.
-    """
-    width = min(_BLOCK, scores.shape[1])
-    whole = scores.shape[1] - scores.shape[1] % width
-    highest = scores[:, :whole].reshape(len(scores), -1, width).amax(-1)  # [R, blocks]
-    if whole < scores.shape[1]:
-        highest = torch.cat((highest, scores[:, whole:].amax(-1, keepdim=True)), 1)
-    start = (highest.argmax(-1, keepdim=True) * width).clamp_max(scores.shape[1] - width)
-    block = scores.gather(1, start + torch.arange(width, device=scores.device))
-    place = block.argmax(-1, keepdim=True)
-    is_sound = block.gather(1, place).isfinite()
-    return torch.where(is_sound, start + place, BROKEN).squeeze(1)
 
 
 def draw(scores: Tensor, shapes: Sequence[Shape], numbers: Sequence[float]) -> Tensor:

@@ -92,14 +92,14 @@ class LocalExecutor:
     ) -> dict[str, SampledToken | EngineError]:
         if not rows:
             return {}
-        logits, request_ids = self._runner.forward(rows)
-        if not request_ids:
+        scored = self._runner.forward(rows)
+        if scored is None:
             return {}
-        outcomes = self._sampler.sample(logits, request_ids, masks)
-        for request_id, outcome in zip(request_ids, outcomes, strict=True):
+        outcomes = self._sampler.sample(scored.logits, scored.request_ids, masks, scored.best)
+        for request_id, outcome in zip(scored.request_ids, outcomes, strict=True):
             if isinstance(outcome, SampledToken):
                 self._book.append(request_id, outcome.token_id)
-        return dict(zip(request_ids, outcomes, strict=True))
+        return dict(zip(scored.request_ids, outcomes, strict=True))
 
     def _lacks_features(self, row: Row, failed: Mapping[bytes, TapetumError]) -> bool:
         if not failed:
@@ -117,10 +117,9 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     """Load a checkpoint onto the configured device and set up its stores."""
     bound_kernel_caches()
     device = resolve_device(config.device.device)
-    if config.device.threads is not None:
-        torch.set_num_threads(config.device.threads)
     dtype = resolve_dtype(config.model.dtype, directory, device)
     ops = choose_table(device, dtype)
+    ops.use_threads(config.device.threads)
     model = load_model(directory, dtype, device, ops)
     spec = model.spec
     max_model_len = config.model.max_model_len

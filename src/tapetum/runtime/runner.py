@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,14 +13,23 @@ from tapetum.runtime.inputs import TokenBook, build_inputs
 from tapetum.runtime.store import FeatureStore, KVStore
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the rows of a step that sample choose from."""
+
+    logits: Tensor  # [rows, vocabulary]
+    best: Tensor  # [rows], the best token, or -1 where the best logit is not finite
+    request_ids: tuple[str, ...]
+
+
 class ModelRunner:
     def __init__(
         self, model: VisionLanguageModel, kv: KVStore, features: FeatureStore, book: TokenBook
     ) -> None:
         self._model, self._kv, self._features, self._book = model, kv, features, book
 
-    def forward(self, rows: Sequence[Row]) -> tuple[Tensor, tuple[str, ...]]:
-        """Run all rows through the decoder -> (logits [rows that sample, vocabulary], their request ids)."""
+    def forward(self, rows: Sequence[Row]) -> Scored | None:
+        """Run all rows through the decoder; None where none samples."""
         spec = self._model.spec
         inputs = build_inputs(rows, self._book, self._kv.block_size, spec.dtype, spec.device)
         x = self._model.embed(inputs.token_ids)
@@ -28,5 +38,5 @@ class ModelRunner:
             x[copy.start : copy.end] = features[copy.offset : copy.offset + copy.end - copy.start]
         hidden = self._model.forward(x, inputs.position_ids, self._kv.layers, inputs.layout)
         if not inputs.sample_ids:
-            return hidden, ()
-        return self._model.logits(hidden), inputs.sample_ids
+            return None
+        return Scored(*self._model.head(hidden), inputs.sample_ids)

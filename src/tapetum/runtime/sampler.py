@@ -19,7 +19,8 @@ from torch import Tensor
 from tapetum.core.errors import EngineError
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
-from tapetum.runtime.draw import BROKEN, Shape, argmax, draw
+from tapetum.ops.best import BROKEN, argmax
+from tapetum.runtime.draw import Shape, draw
 from tapetum.runtime.steer import add_bias, hold_back, keep_allowed
 
 
@@ -38,16 +39,22 @@ class Sampler:
         self._states.pop(request_id, None)
 
     def sample(
-        self, logits: Tensor, request_ids: Sequence[str], masks: Mapping[str, bytes] | None = None
+        self,
+        logits: Tensor,
+        request_ids: Sequence[str],
+        masks: Mapping[str, bytes] | None = None,
+        best: Tensor | None = None,
     ) -> list[SampledToken | EngineError]:
         """One token for each row of `logits` [R, V], in order; where a request has a mask, one of its tokens.
+
+        `best` [R] are the best tokens, where they are known already.
 
         A row whose logits hold NaN or +inf, or nothing but -inf, gets an error in place of a token and leaves
         its neighbours alone. Tokens enter the histories of their requests only here, when all rows are done.
         """
         states = [self._states[request_id] for request_id in request_ids]
         found = [masks.get(request_id) if masks else None for request_id in request_ids]
-        best = argmax(logits)  # [R]
+        best = argmax(logits) if best is None else best
         if shaped := [row for row, state in enumerate(states) if state.is_shaped or found[row] is not None]:
             rows = torch.tensor(shaped, device=logits.device)
             picked = _pick(

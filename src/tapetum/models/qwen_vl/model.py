@@ -61,8 +61,8 @@ class QwenVL:
     ) -> Tensor:
         return self._decoder.forward(x, position_ids, caches, layout)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._decoder.logits(hidden)
+    def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self._decoder.head(hidden)
 
 
 def load(

@@ -1,0 +1,134 @@
+"""All layers of a decoder in one call of the native library, for what a step costs beside its kernels.
+
+Owns the workspace, which grows to the largest step seen. Values are those of the operations one by one.
+
+T packed tokens, R rows that sample, L layers, D head width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tapetum.ops.layout import AttentionLayout
+from tapetum.ops.native_linear import NativeLinear
+from tapetum.ops.native_rows import CODES
+from tapetum.ops.parts import DecoderParts, Linear
+
+_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+
+class _Layer(ctypes.Structure):
+    """DecoderLayer of native/src/decoder.h."""
+
+    _fields_ = (
+        ("norm1", _P),
+        ("qkv", _P),
+        ("out", _P),
+        ("norm2", _P),
+        ("gate_up", _P),
+        ("down", _P),
+    )
+
+
+class _Decoder(ctypes.Structure):
+    """Decoder of native/src/decoder.h."""
+
+    _fields_ = (
+        ("layers", _P),
+        ("num_layers", _L),
+        ("norm", _P),
+        ("hidden", _L),
+        ("heads", _I),
+        ("kv_heads", _I),
+        ("head_dim", _I),
+        ("dtype", _I),
+        ("eps", _F),
+        ("scale", _F),
+    )
+
+
+class _Step(ctypes.Structure):
+    """DecoderStep of native/src/decoder.h."""
+
+    _fields_ = (
+        ("x", _P),
+        ("cos", _P),
+        ("sin", _P),
+        ("slots", _P),
+        ("tokens", _L),
+        ("caches", _P),
+        ("num_blocks", _L),
+        ("rows", _P),
+        ("num_rows", _L),
+        ("blocks", _P),
+        ("sampled", _P),
+        ("num_sampled", _L),
+        ("workspace", _P),
+        ("out", _P),
+        ("block_size", _I),
+    )
+
+
+class NativeDecoder:
+    def __init__(self, library: ctypes.CDLL, parts: DecoderParts) -> None:
+        self._library, self._parts = library, parts  # the parts own what the structures point to
+        self._layers = (_Layer * len(parts.layers))(
+            *(
+                _Layer(
+                    layer.norm1.data_ptr(), _address(layer.qkv), _address(layer.out),
+                    layer.norm2.data_ptr(), _address(layer.gate_up), _address(layer.down),
+                )
+                for layer in parts.layers
+            )
+        )  # fmt: skip
+        self._decoder = _Decoder(
+            layers=ctypes.addressof(self._layers),
+            num_layers=len(parts.layers),
+            norm=parts.norm.data_ptr(),
+            hidden=len(parts.norm),
+            heads=parts.num_heads,
+            kv_heads=parts.num_kv_heads,
+            head_dim=parts.head_dim,
+            dtype=CODES[parts.norm.dtype],
+            eps=parts.eps,
+            scale=parts.head_dim**-0.5,
+        )
+        self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(
+        self, x: Tensor, turns: tuple[Tensor, Tensor], caches: Sequence[Tensor], layout: AttentionLayout
+    ) -> Tensor:
+        """x [T, hidden], which is used up -> normalised hidden states [R, hidden]."""
+        self._reserve(len(x))
+        out = x.new_empty(len(layout.sample_rows), x.shape[1])
+        pointers = (_P * len(caches))(*(cache.data_ptr() for cache in caches))
+        _, num_blocks, block_size, _ = caches[0].shape
+        step = _Step(
+            x.data_ptr(), turns[0].data_ptr(), turns[1].data_ptr(), layout.slots.data_ptr(), len(x),
+            ctypes.addressof(pointers), num_blocks, layout.rows.data_ptr(), len(layout.rows),
+            layout.blocks.data_ptr(), layout.sample_rows.data_ptr(), len(out),
+            self._workspace.data_ptr(), out.data_ptr(), block_size,
+        )  # fmt: skip
+        self._library.tpt_run_decoder(ctypes.addressof(self._decoder), ctypes.addressof(step))
+        return out
+
+    def _reserve(self, tokens: int) -> None:
+        needed = self._library.tpt_decoder_workspace(ctypes.addressof(self._decoder), tokens)
+        if needed > len(self._workspace):
+            self._workspace = torch.empty(needed, dtype=torch.uint8)
+
+
+def _address(linear: Linear) -> int:
+    assert isinstance(linear, NativeLinear)
+    return linear.address
+
+
+def native_head(linear: Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """hidden [R, hidden] -> scores [R, V] and the best token of each row [R], found while they are written."""
+    assert isinstance(linear, NativeLinear)
+    scores, best = linear.head(hidden)
+    return scores, best[:, 0]
