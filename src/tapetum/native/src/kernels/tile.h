@@ -39,6 +39,9 @@ inline Pairs spread(const bf16* p) { return all_pairs(p); }
 inline Vec spread(const float* p) { return all(*p); }
 inline Vec dot(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
 
+// Into the second level only: the first one waits for few lines at a time, memory is then read a third faster.
+inline void call_for(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 // Calls `work(size)` with a compile-time size.
 template <int MAX, class Work>
 inline void with_size(int size, const Work& work) {
@@ -70,7 +73,7 @@ inline void score(const T* q, const T* const* keys, int width, float* scores) {
       decltype(operand(q)) columns[N];
       for (int n = 0; n < N; ++n) {
         columns[n] = operand(keys[n] + d * kGroup + v * W * kElements<T>);
-        __builtin_prefetch(keys[n + kAhead] + d * kGroup + v * W * kElements<T>);
+        call_for(keys[n + kAhead] + d * kGroup + v * W * kElements<T>);
       }
       for (int m = 0; m < M; ++m) {
         const auto value = spread(q + m * kQueryStride + d);
@@ -95,7 +98,7 @@ inline void mix(const T* weights, const T* const* values, int groups, int width,
       decltype(operand(from)) columns[N];
       for (int n = 0; n < N; ++n) {
         columns[n] = operand(from + n * W * kElements<T>);
-        __builtin_prefetch(ahead + n * W * kElements<T>);
+        call_for(ahead + n * W * kElements<T>);
       }
       for (int m = 0; m < M; ++m) {
         const auto weight = spread(weights + m * kWeightStride<T> + g * kGroup + k);
