@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help native demo test test-all check bench
+.PHONY: help native sanitize demo test test-all check bench
 
 help:
 	@echo "make demo      ask the bundled model three questions about three pictures"
@@ -31,7 +31,7 @@ demo: $(RUNTIME)
 test: $(DEV)
 	$(PYTEST) -m "not slow and not gpu" tests/pure tests/cpu tests/conformance
 
-test-all: $(DEV)
+test-all: $(DEV) sanitize
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 3600 tests
 
 check: $(DEV)
@@ -71,3 +71,11 @@ native:
 	@cmake --build $(BUILD) > /dev/null
 	@cp $(BUILD)/libtapetum_native.so $(NATIVE)/.building-$(notdir $(BUILD))
 	@mv $(NATIVE)/.building-$(notdir $(BUILD)) $(NATIVE)/libtapetum_native.so
+
+# Every kernel over edge shapes, under AddressSanitizer and under ThreadSanitizer, each in a build of its own.
+sanitize:
+	@for kind in address thread; do \
+	  cmake -S . -B build/$$kind -DTAPETUM_SANITIZE=$$kind > /dev/null && \
+	  cmake --build build/$$kind --target check_kernels > /dev/null && \
+	  echo "$$kind sanitizer:" && build/$$kind/check_kernels || exit 1; \
+	done

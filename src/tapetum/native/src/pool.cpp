@@ -64,13 +64,20 @@ class Pool {
     Job& job = jobs_[round % 2];
     job.call.store(call, std::memory_order_relaxed);
     job.data.store(data, std::memory_order_relaxed);
-    job.count.store(count, std::memory_order_relaxed);
+    job.count.store(count, std::memory_order_release);
     num_done_.store(0, std::memory_order_relaxed);
     next_.store(uint64_t(round) << 32, std::memory_order_release);
     round_.store(round);
     if (num_asleep_.load() > 0) wake_all(round_);
     take();
-    while (num_done_.load(std::memory_order_acquire) < count) relax();
+    for (int spin = 0; num_done_.load(std::memory_order_acquire) < count;) {
+      if (spin < kSpins) {
+        ++spin;
+        relax();
+      } else {
+        std::this_thread::yield();  // who holds the last piece may wait for this core
+      }
+    }
   }
 
  private:
@@ -81,7 +88,9 @@ class Pool {
       const auto call = job.call.load(std::memory_order_relaxed);
       const auto data = job.data.load(std::memory_order_relaxed);
       const uint32_t piece = uint32_t(word);
-      if (piece >= job.count.load(std::memory_order_relaxed)) return;
+      // A count of a later round than the word's must not be seen without that round's word, else the exchange below
+      // could take a piece that its own round does not have: hence acquire.
+      if (piece >= job.count.load(std::memory_order_acquire)) return;
       // Where this succeeds the word has not changed meanwhile, so what was read of the job belongs to the piece.
       if (!next_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
       call(data, piece);
