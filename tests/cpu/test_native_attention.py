@@ -249,6 +249,15 @@ def read_first_head(cache: Tensor, table: list[int], tokens: int) -> tuple[Tenso
     return keys.reshape(-1, width)[:tokens], values.reshape(-1, width)[:tokens]
 
 
+@pytest.mark.parametrize("width", [3, 258])
+def test_other_head_widths_are_refused(attention: NativeAttention, width: int) -> None:
+    row = make_row(1, 1, 1, width, torch.float32)
+    with pytest.raises(ValueError, match=f"head width is {width}"):
+        whole(row, attention)
+    with pytest.raises(ValueError, match=f"head width is {width}"):
+        attention.segment_keys(row.k, row.v, plan_segments([1]))
+
+
 SEGMENTS = ([1], [2, 1, 3], [16, 16, 17], [64, 64, 64, 37], [TILE - 1, TILE + 1], [5, 600, 1])
 
 

@@ -24,13 +24,10 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 class NativeAttention:
     library: ctypes.CDLL
 
-    @staticmethod
-    def has_width(head_dim: int) -> bool:
-        return head_dim % 2 == 0 and head_dim <= MAX_WIDTH
-
     def segment_keys(self, k: Tensor, v: Tensor, segments: Segments) -> tuple[Tensor, ...]:
         """Packed keys and values [P, H, D] -> one buffer that only `segment_attention` can read."""
         _, heads, width = k.shape
+        check_width(width)
         bounds, count = segments.bounds.data_ptr(), len(segments.bounds) - 1
         keys = k.new_empty(self.library.tpt_segment_keys_size(bounds, count, heads, width))
         self.library.tpt_segment_keys(
@@ -95,9 +92,17 @@ class NativeAttention:
         return out
 
 
+def check_width(head_dim: int) -> None:
+    if head_dim % 2 or head_dim > MAX_WIDTH:
+        raise ValueError(
+            f"head width is {head_dim}, native attention takes even ones up to {MAX_WIDTH}; use the dense table"
+        )
+
+
 def _parts(cache: Tensor) -> tuple[int, int, int, int, int, int]:
     """(dtype, data, blocks, block size, key-value heads, head width)"""
     heads, blocks, size, width = cache.shape
+    check_width(width)
     return DTYPES[cache.dtype], cache.data_ptr(), blocks, size, heads // 2, width
 
 
