@@ -1,4 +1,4 @@
-"""The command line: `tapetum run`, `chat`, `serve`, `run-batch`, `evaluate`.
+"""The command line: `tapetum run`, `chat`, `serve`, `run-batch`, `bench`, `evaluate`.
 
 Owns commands, what they print, and exit codes: 2 for what the user can correct, 1 for the rest. Each command
 imports its world when it runs, so `--help` is quick and needs no torch.
@@ -20,6 +20,7 @@ import click
 from tapetum import __version__
 from tapetum.command_help import FlagsCommand
 from tapetum.commands.batch import run_batch
+from tapetum.commands.bench import bench
 from tapetum.commands.chat import chat
 from tapetum.commands.place import tell_loading
 from tapetum.core.config import EngineConfig
@@ -140,6 +141,7 @@ def evaluate(
     run_evaluation(one_model(model_argument, options), n, names, dtype, json_path)
 
 
+main.add_command(bench)
 main.add_command(chat)
 main.add_command(run_batch)
 

@@ -18,7 +18,7 @@ import click
 
 from tapetum.command_help import FlagsCommand
 from tapetum.commands.conversation import Conversation, Kind, paths_of, split_dropped
-from tapetum.commands.place import Place, client_of, place_flags, place_of, unreachable
+from tapetum.commands.place import client_of, model_of, place_flags, place_of
 from tapetum.core.errors import EngineError, RequestError, TapetumError
 from tapetum.flags import sampling_flags
 
@@ -56,7 +56,7 @@ def chat(
         stack = contextlib.AsyncExitStack()
         client = runner.run(stack.enter_async_context(client_of(place)))
         try:
-            model = runner.run(_model_of(place, client))
+            model = runner.run(model_of(place, client))
             tell(f"{model}; /help tells what can be said, Ctrl-D ends")
             talk = Talk(runner, client, {"model": model, **asked})
             talk.run()
@@ -191,20 +191,3 @@ def _summary(answer: Answer) -> str:
     first = "" if answer.first_s is None else f", the first after {answer.first_s:.2f} s"
     end = {"length": ", cut at the limit", "stopped": ", stopped"}.get(answer.finish_reason or "", "")
     return f"{tokens}{answer.seconds:.2f} s{first}{end}"
-
-
-async def _model_of(place: Place, client: httpx2.AsyncClient) -> str:
-    """The name to ask for: as given, or the first that the server has."""
-    import httpx2
-
-    from tapetum.commands.answer import refusal
-
-    if place.url is not None and place.model is not None:
-        return place.model
-    try:
-        response = await client.get("/v1/models")
-    except httpx2.TransportError as error:
-        raise unreachable(place, error) from error
-    if not response.is_success:
-        raise refusal(response.status_code, response.content)
-    return str(response.json()["data"][0]["id"])

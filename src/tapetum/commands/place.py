@@ -86,6 +86,23 @@ async def client_of(place: Place) -> AsyncIterator[httpx2.AsyncClient]:
             yield client
 
 
+async def model_of(place: Place, client: httpx2.AsyncClient) -> str:
+    """The name to ask for: as given, or the first that the server has."""
+    import httpx2
+
+    from tapetum.commands.answer import refusal
+
+    if place.url is not None and place.model is not None:
+        return place.model
+    try:
+        response = await client.get("/v1/models")
+    except httpx2.TransportError as error:
+        raise unreachable(place, error) from error
+    if not response.is_success:
+        raise refusal(response.status_code, response.content)
+    return str(response.json()["data"][0]["id"])
+
+
 def tell_loading(config: EngineConfig) -> None:
     """What the seconds before the first word are for."""
     click.echo(f"loading {config.model.model or 'tapetum-mini'} …", err=True)

@@ -1,0 +1,33 @@
+"""`tapetum bench`: the group of what measures. A command's module is imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+_COMMANDS = {
+    "peers": "tapetum.commands.bench_peers",
+    "serve": "tapetum.commands.bench_load",
+    "latency": "tapetum.commands.bench_load",
+    "throughput": "tapetum.commands.bench_load",
+    "kernels": "tapetum.commands.bench_kernels",
+}
+
+
+class _BenchCommands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, module in _COMMANDS.items() if find_spec(module)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command), f"{cmd_name} is a command"
+        return command
+
+
+@click.group(cls=_BenchCommands)
+def bench() -> None:
+    """Measure Tapetum, beside other servers or alone."""
