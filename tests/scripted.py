@@ -109,6 +109,7 @@ class ScriptedExecutor(Executor):
         self.fail_features: dict[bytes, TapetumError] = {}
         self.encoded: Counter[bytes] = Counter()
         self.computed: Counter[str] = Counter()  # tokens by request, recomputed ones again
+        self.guessed: Counter[str] = Counter()  # of those, guesses
         self.plans: list[BatchPlan] = []
         self._block_size = block_size
         self._script = script
@@ -163,16 +164,27 @@ class ScriptedExecutor(Executor):
             forward_s=forward_s,
         )
 
-    def _run(self, rows: Sequence[Row]) -> dict[str, SampledToken]:
+    def _run(self, rows: Sequence[Row]) -> dict[str, tuple[SampledToken, ...]]:
         tokens = {}
         for row in rows:
             self.computed[row.request_id] += row.length
+            self.guessed[row.request_id] += len(row.guess)
             self._write(row, self._requests[row.request_id])
             if row.has_sample:
-                token_id = self._script(row.request_id, row.end)
-                self._requests[row.request_id].append(token_id, None)
-                tokens[row.request_id] = SampledToken(token_id=token_id)
+                taken = self._sample(row)
+                self._requests[row.request_id].extend(taken)
+                tokens[row.request_id] = tuple(SampledToken(token_id=token_id) for token_id in taken)
         return tokens
+
+    def _sample(self, row: Row) -> list[int]:
+        """The next token, and one more for each that was guessed rightly."""
+        place = row.end - len(row.guess)
+        taken = [self._script(row.request_id, place)]
+        for guessed in row.guess:
+            if taken[-1] != guessed:
+                break
+            taken.append(self._script(row.request_id, place + len(taken)))
+        return taken
 
     def _requests_after(self, plan: BatchPlan) -> dict[str, _Tokens]:
         requests = dict(self._requests)
@@ -229,7 +241,13 @@ class ScriptedExecutor(Executor):
 
     def _check_row(self, row: Row, tokens: _Tokens, features: set[bytes]) -> None:
         known, size = len(tokens.fingerprints), self._block_size
-        if row.length < 1 or row.end > known or row.has_sample != (row.end == known):
+        end = row.end - len(row.guess)
+        if (
+            end <= row.start
+            or end > known
+            or row.has_sample != (end == known)
+            or row.num_samples < len(row.guess)
+        ):
             raise PlanError(f"{row} of {known} tokens")
         if len(set(row.block_ids)) != len(row.block_ids) or len(row.block_ids) * size < row.end:
             raise PlanError(f"{row} has repeated or missing blocks")
@@ -247,7 +265,7 @@ class ScriptedExecutor(Executor):
             start = row.block_ids.index(block) * size
             first, last = max(start, row.start), min(start + size, row.end)
             kept = self._blocks.get(block, [])[: first - start]
-            self._blocks[block] = kept + tokens.fingerprints[first:last]
+            self._blocks[block] = kept + tokens.with_guess(row.guess)[first:last]
 
     def _written(self, row: Row) -> tuple[int, ...]:
         return row.block_ids[row.start // self._block_size : -(-row.end // self._block_size)]
@@ -270,6 +288,18 @@ class _Tokens:
     def append(self, token_id: int, part: tuple[object, ...] | None) -> None:
         self._last = hash((self._last, token_id, part))
         self.fingerprints.append(self._last)
+
+    def extend(self, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            self.append(token_id, None)
+
+    def with_guess(self, token_ids: Iterable[int]) -> list[int]:
+        """The fingerprints as they would be behind these tokens."""
+        found, last = list(self.fingerprints), self._last
+        for token_id in token_ids:
+            last = hash((last, token_id, None))
+            found.append(last)
+        return found
 
 
 def _lacks(row: Row, requests: Mapping[str, _Tokens], keys: Mapping[bytes, TapetumError]) -> bool:

@@ -16,7 +16,7 @@ from tapetum.assets import MODEL_DIR
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig, ServerConfig
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, SampledToken, StepResult
+from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles
@@ -68,15 +68,15 @@ class Script:
         for request in plan.admitted:
             self.requests[request.request_id] = request
             self.seen.append(request)
-        tokens: dict[str, SampledToken] = {}
+        tokens: dict[str, tuple[SampledToken, ...]] = {}
         failed: dict[str, TapetumError] = {}
         for row in plan.rows:
             request = self.requests[row.request_id]
-            index = row.end - request.num_prompt_tokens
+            index = row.end - len(row.guess) - request.num_prompt_tokens
             if row.has_sample and index == self.fail_at:
                 failed[row.request_id] = EngineError("the script fails here")
             elif row.has_sample:
-                tokens[row.request_id] = self._token(request, index)
+                tokens[row.request_id] = self._taken(row, request)
         return StepResult(
             step=plan.step,
             tokens=tokens,
@@ -85,6 +85,16 @@ class Script:
             encode_s=1e-4,
             forward_s=1e-4,
         )
+
+    def _taken(self, row: Row, request: Request) -> tuple[SampledToken, ...]:
+        """The next token, and one more for each that was guessed rightly."""
+        start = row.end - len(row.guess) - request.num_prompt_tokens
+        taken = [self._token(request, start)]
+        for guessed in row.guess:
+            if taken[-1].token_id != guessed or start + len(taken) == self.fail_at:
+                break
+            taken.append(self._token(request, start + len(taken)))
+        return tuple(taken)
 
     def _token(self, request: Request, index: int) -> SampledToken:
         spoken = files().tokenizer.encode_plain(self.answer)

@@ -118,7 +118,7 @@ def test_a_row_with_features_from_an_earlier_step(executor: LocalExecutor) -> No
             max_tokens=8,
             stop_token_ids=frozenset(),
         )
-        logprobs[name] = executor.execute(plan_of(step, [request], [picture])).tokens[name].logprob
+        logprobs[name] = executor.execute(plan_of(step, [request], [picture])).tokens[name][0].logprob
     assert logprobs["c"] != logprobs["d"]
 
 
@@ -211,7 +211,7 @@ def test_the_device_seed_decides_unseeded_draws() -> None:
         sampling = SamplingParams(temperature=50.0).resolved(SamplingParams())
         requests = [dataclasses.replace(make_request(name), sampling=sampling) for name in "abcdefgh"]
         tokens = executor.execute(plan_of(1, requests, [])).tokens
-        answers.append([tokens[name].token_id for name in "abcdefgh"])
+        answers.append([tokens[name][0].token_id for name in "abcdefgh"])
     assert answers[0] == answers[1] != answers[2]
 
 

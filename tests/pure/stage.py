@@ -87,8 +87,8 @@ class Stage:
         for event in events:
             name = event.request_id
             assert name not in self.ends, f"news of {name} after its end"
-            if event.token is not None:
-                self.tokens[name].append(event.token.token_id)
+            if event.tokens:
+                self.tokens[name] += [token.token_id for token in event.tokens]
                 self.firsts.setdefault(name, event)
             if event.finish_reason is not None:
                 self.ends[name] = event

@@ -41,6 +41,7 @@ SAMPLING = SamplingParams(
     logprobs=5,
     logit_bias={7: -1.5, 8: 100.0},
     grammar=Grammar(kind="regex", source="a+", param="guided_regex"),
+    prediction="aa",
 )
 
 
@@ -65,7 +66,7 @@ def request(*segments: int | MediaItem) -> Request:
     size = len(made.prompt.token_ids)
     positions = np.arange(3 * size, dtype=np.int64).reshape(3, size)
     prompt = replace(made.prompt, position_ids=positions, position_delta=-4)
-    return replace(made, prompt=prompt, is_sibling=True)
+    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7))
 
 
 def crossed(sent: Request, offsets: dict[bytes, int]) -> tuple[Request, list[ItemMessage]]:

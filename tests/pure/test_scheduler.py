@@ -559,7 +559,7 @@ def test_other_weights_never_find_the_blocks_of_these(other: dict[str, object]) 
     for scheduler in (first, same, second):
         scheduler.add(_text("a", 13, max_tokens=1), 0.0)
         plan = scheduler.schedule(0.0)
-        result = StepResult(step=plan.step, tokens={"a": SampledToken(token_id=1)})
+        result = StepResult(step=plan.step, tokens={"a": (SampledToken(token_id=1),)})
         (event,) = scheduler.commit(plan, result, 1.0)
         found.append(event.stats.num_cached_tokens)
     assert found == [0, 12, 0]

@@ -213,7 +213,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             end = self.stage.ends.get(name)
             if end is None or end.finish_reason in ("abort", "error"):
                 assert len(found) < len(wanted)
-            elif end.token is not None:
+            elif end.tokens:
                 assert found == wanted
                 assert end.finish_reason == ("stop" if found[-1] in request.stop_token_ids else "length")
 

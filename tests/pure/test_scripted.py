@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tapetum.core.plan import BatchPlan, EncodeJob, Row
+from tapetum.core.plan import BatchPlan, EncodeJob, Row, SampledToken
 from tests.scripted import PlanError, ScriptedExecutor, hashed_token, make_item, make_request
 
 PICTURE = make_item("p", 3)
@@ -34,10 +34,10 @@ def test_a_right_plan_runs_and_samples() -> None:
     result = device.execute(
         BatchPlan(step=2, rows=(_row("a", 4, 2, (0, 1), has_sample=True), _row("b", 0, 4, (2,))))
     )
-    assert {name: token.token_id for name, token in result.tokens.items()} == {"a": hashed_token("a", 6)}
+    assert result.tokens == {"a": (SampledToken(token_id=hashed_token("a", 6)),)}
     assert device.computed == {"a": 6, "b": 4}
     result = device.execute(BatchPlan(step=3, rows=(_row("a", 6, 1, (0, 1), has_sample=True),)))
-    assert result.tokens["a"].token_id == hashed_token("a", 7)
+    assert result.tokens["a"] == (SampledToken(token_id=hashed_token("a", 7)),)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Owns the block lists of requests (`RequestState.block_ids`) from `admit` to `release`. All or nothing: a request is
 admitted with blocks for all tokens it has so far, those of a cached prefix shared, or not at all. `has_room` and
-`num_available` ask; `admit`, `extend`, `make_room` evict when they must.
+`num_slots_ahead` ask; `admit`, `extend`, `make_room` evict when they must.
 
 A match covers whole blocks strictly below `num_tokens`: the last token is always computed (its logits are wanted) and
 what is computed is only ever written into blocks of one's own. When a block becomes full and the tree knows an
@@ -73,7 +73,7 @@ class Ledger:
         assert not state.block_ids, f"request {state.request.request_id} holds blocks already"
         account = self._account(state.request)
         matched = self._match(state, account)
-        num_fresh = -(-state.num_tokens // self.block_size) - len(matched)
+        num_fresh = self._num_blocks(state.num_tokens) - len(matched)
         num_revived = sum(self.pool.is_cached(node.block) for node in matched)
         if not self.has_room(num_fresh + num_revived + spare):
             return None
@@ -88,16 +88,32 @@ class Ledger:
         account.table = ()
         return len(matched) * self.block_size
 
-    def extend(self, state: RequestState) -> bool:
-        """See to a block for the newest token; False if there is no room."""
-        if len(state.block_ids) * self.block_size >= state.num_tokens:
+    def extend(self, state: RequestState, num_ahead: int = 0) -> bool:
+        """See to blocks for the newest token and so many behind it; False if there is no room."""
+        num_missing = self._num_blocks(state.num_tokens + num_ahead) - len(state.block_ids)
+        if num_missing <= 0:
             return True
-        if not self.make_room(1):
+        if not self.make_room(num_missing):
             return False
         account = self._accounts[state.request.request_id]
-        state.block_ids.append(self.pool.allocate(self._tag(account, len(state.block_ids))))
+        for _ in range(num_missing):
+            state.block_ids.append(self.pool.allocate(self._tag(account, len(state.block_ids))))
         account.table = ()
         return True
+
+    def num_slots_ahead(self, state: RequestState, *, may_grow: bool) -> int:
+        """Slots behind the newest token: those of own blocks and, if it may grow, of all that can be had."""
+        own = len(state.block_ids) * self.block_size - state.num_tokens
+        return own + (self.pool.num_available * self.block_size if may_grow else 0)
+
+    def trim(self, state: RequestState) -> None:
+        """Give back the blocks behind the computed tokens."""
+        num_kept = self._num_blocks(state.num_computed_tokens)
+        if num_kept < len(state.block_ids):
+            for block in reversed(state.block_ids[num_kept:]):
+                self.pool.release(block)
+            del state.block_ids[num_kept:]
+            self._accounts[state.request.request_id].table = ()
 
     def block_table(self, state: RequestState) -> tuple[int, ...]:
         account = self._accounts[state.request.request_id]
@@ -129,6 +145,9 @@ class Ledger:
         for block in reversed(state.block_ids):
             self.pool.release(block)
         state.block_ids.clear()
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def _account(self, request: Request) -> _Account:
         account = self._accounts.get(request.request_id)

@@ -58,6 +58,7 @@ class ScheduleConfig:
     encoder_budget_tokens: int = 4096  # visual tokens encoded in a step; a larger item runs alone
     itl_target_ms: float = 50.0  # wanted time between tokens while others prefill or encode
     schedule: Schedule = "balanced"  # throughput ignores itl_target_ms
+    speculate: Speculate = "auto"  # guess tokens and verify several in a step, where that pays
     max_queue_len: int = 4096  # waiting requests beyond this are refused
 
     def __post_init__(self) -> None:

@@ -15,7 +15,8 @@ from tapetum.core.request import FinishReason, Request, RequestStats
 class Row:
     """The share of one request in a step: tokens `[start, start + length)` of it go through the decoder.
 
-    Prefill, chunked prefill and decode are the same thing. `block_ids` covers positions 0 .. start + length.
+    Prefill, chunked prefill and decode are the same thing. `block_ids` covers positions 0 .. start + length. The last
+    tokens may be guesses: with those that come true, the row yields several tokens at once.
     """
 
     request_id: str
@@ -23,10 +24,21 @@ class Row:
     length: int
     block_ids: tuple[int, ...]
     has_sample: bool  # the last position yields a token
+    guess: tuple[int, ...] = ()  # the last tokens of the row, behind all that are known; only of rows that sample
 
     @property
     def end(self) -> int:
         return self.start + self.length
+
+    @property
+    def num_samples(self) -> int:
+        """How many of the last positions are sampled: the last known token and those of the guess."""
+        return 1 + len(self.guess) if self.has_sample else 0
+
+    @property
+    def is_decode(self) -> bool:
+        """One known token."""
+        return self.length == 1 + len(self.guess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,8 @@ class StepResult:
     """
 
     step: int
-    tokens: Mapping[str, SampledToken] = field(default_factory=dict)
+    # one of each row that sampled, and as many more as came true of its guess
+    tokens: Mapping[str, tuple[SampledToken, ...]] = field(default_factory=dict)
     failed: Mapping[str, TapetumError] = field(default_factory=dict)
     encoded: Mapping[bytes, float] = field(
         default_factory=dict
@@ -104,7 +117,7 @@ class TokenEvent:
     """News of one request. Exactly one event of a request has a finish_reason, and it is the last."""
 
     request_id: str
-    token: SampledToken | None = None
+    tokens: tuple[SampledToken, ...] = ()
     finish_reason: FinishReason | None = None
     error: TapetumError | None = None  # set when finish_reason is "error"
     stats: RequestStats | None = None  # with the first token and with the last event

@@ -22,6 +22,8 @@ class SchedulerStats:
     prefix_evictions: int  # blocks
     feature_evictions: int
     num_preemptions: int
+    num_guessed_tokens: int  # verified
+    num_accepted_tokens: int  # of those, came true
     finished: Mapping[str, int]  # requests by finish_reason
     step_error_ratio: float  # predicted ÷ actual seconds of recent steps
     encode_error_ratio: float

@@ -27,22 +27,25 @@ class Answer:
         return self._stream.stopped is not None
 
     def read(self, event: TokenEvent) -> Delta:
-        """The event in words."""
-        token, reason = event.token, event.finish_reason
-        is_stop_token = token is not None and reason == "stop"
-        self.num_tokens += token is not None
-        is_early = self.num_tokens <= self.request.sampling.min_tokens
-        text = "" if token is None or is_stop_token else self._stream.push(token.token_id, is_early=is_early)
+        """The event in words. Tokens behind the one with which a stop string is met are not the answer's."""
+        reason, count, text = event.finish_reason, 0, ""
+        while count < len(event.tokens) and not self.has_met_stop_string:
+            count += 1
+            self.num_tokens += 1
+            if reason != "stop" or count < len(event.tokens):
+                is_early = self.num_tokens <= self.request.sampling.min_tokens
+                text += self._stream.push(event.tokens[count - 1].token_id, is_early=is_early)
+        tokens = event.tokens[:count]
         if reason is not None:
             text += self._stream.flush()
         stop_reason: int | str | None = None
         if self._stream.stopped is not None and reason in ("stop", "length"):
             reason, stop_reason = "stop", self._stream.stopped
-        elif token is not None and is_stop_token and token.token_id in self.request.sampling.stop_token_ids:
-            stop_reason = token.token_id
+        elif tokens and reason == "stop" and tokens[-1].token_id in self.request.sampling.stop_token_ids:
+            stop_reason = tokens[-1].token_id
         return Delta(
             text=text,
-            tokens=() if token is None else (token,),
+            tokens=tokens,
             finish_reason=reason,
             stop_reason=stop_reason,
             stats=event.stats,

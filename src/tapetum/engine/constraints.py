@@ -108,13 +108,14 @@ class Constraints:
         """Advance by the tokens of a step. A request that cannot go on has failed in place of its token."""
         failed: dict[str, TapetumError] = {}
         for request_id in result.tokens.keys() & self._live.keys():
+            (token,) = result.tokens[request_id]  # nothing is guessed where a grammar rules
             try:
-                self._live[request_id].advance(result.tokens[request_id].token_id)
+                self._live[request_id].advance(token.token_id)
             except TapetumError as error:
                 failed[request_id] = error
         if not failed:
             return result
-        tokens = {name: token for name, token in result.tokens.items() if name not in failed}
+        tokens = {name: taken for name, taken in result.tokens.items() if name not in failed}
         return replace(result, tokens=tokens, failed={**result.failed, **failed})
 
 

@@ -192,7 +192,7 @@ class Engine:
         """How many of the tokens of a plan's rows stand for pictures."""
         count = 0
         for row in plan.rows:
-            if row.length > 1:  # a decode has none
+            if not row.is_decode:  # which has none
                 spans = self._answers[row.request_id].request.prompt.spans
                 count += sum(max(0, min(span.end, row.end) - max(span.start, row.start)) for span in spans)
         return count
@@ -201,8 +201,8 @@ class Engine:
         """Add the events to the news, and end what a stop string or a grammar ends."""
         for event in events:
             answer = self._answers[event.request_id]
-            self._measure(answer, event, now)
             delta = answer.read(event)
+            self._measure(answer, event, len(delta.tokens), now)
             is_over = self._constraints.is_over(event.request_id)
             if (
                 delta.finish_reason == "length" and is_over
@@ -211,7 +211,7 @@ class Engine:
             if event.finish_reason is None and (answer.has_met_stop_string or is_over):
                 end = self._scheduler.finish(event.request_id, now)
                 assert end is not None, "a request without a last event is still there"
-                self._measure(answer, end, now)
+                self._measure(answer, end, 0, now)
                 delta = delta.then(answer.read(end))
             if delta.finish_reason in ("stop", "length"):
                 self.meters.answered(answer.request, answer.num_tokens)
@@ -220,11 +220,11 @@ class Engine:
                 self._constraints.forget(event.request_id)
             news[event.request_id] = news.get(event.request_id, Delta()).then(delta)
 
-    def _measure(self, answer: Answer, event: TokenEvent, now: float) -> None:
-        if event.token is not None:
+    def _measure(self, answer: Answer, event: TokenEvent, num_tokens: int, now: float) -> None:
+        if num_tokens:
             is_first = answer.last_token_s is None
             if answer.last_token_s is not None:
-                self.meters.token(now - answer.last_token_s)
+                self.meters.tokens(num_tokens, now - answer.last_token_s)
             answer.last_token_s = now
             if is_first and event.stats is not None:
                 self.meters.first_token(event.stats)

@@ -39,7 +39,7 @@ class _Pieces:
     def __init__(self, executor: Executor, step: int) -> None:
         self._executor = executor
         self._step = step
-        self._tokens: dict[str, SampledToken] = {}
+        self._tokens: dict[str, tuple[SampledToken, ...]] = {}
         self._failed: dict[str, TapetumError] = {}
         self._encoded: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}

@@ -63,6 +63,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     arrival_s: float
     deadline_s: float | None
     is_sibling: bool
+    prediction: bytes  # int32
 
 
 class Abort(Struct, frozen=True, tag=True):
@@ -172,6 +173,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         arrival_s=request.arrival_s,
         deadline_s=request.deadline_s,
         is_sibling=request.is_sibling,
+        prediction=np.asarray(request.prediction, "<i4").tobytes(),
     )
 
 
@@ -197,6 +199,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         arrival_s=message.arrival_s,
         deadline_s=message.deadline_s,
         is_sibling=message.is_sibling,
+        prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
     )
 
 

@@ -81,9 +81,10 @@ class Meters:
             self._histograms["media_decode_seconds"].observe(span.item.decode_s)
             self._histograms["media_resize_seconds"].observe(span.item.resize_s)
 
-    def token(self, gap_s: float) -> None:
-        """One token of output, `gap_s` after the one before it."""
-        self._histograms["inter_token_latency_seconds"].observe(gap_s)
+    def tokens(self, count: int, gap_s: float) -> None:
+        """Tokens of output that came at once, `gap_s` after the one before them."""
+        for place in range(count):
+            self._histograms["inter_token_latency_seconds"].observe(0.0 if place else gap_s)
 
     def answered(self, request: Request, num_tokens: int) -> None:
         """An answer has come to its end. Tokens count as usage does: a prompt with several answers once."""
@@ -137,6 +138,8 @@ class Meters:
                 "generation_tokens", "Tokens of answers that came to their end.", self._num_generation_tokens
             ),
             _counter("num_preemptions", "Requests that gave their blocks back.", stats.num_preemptions),
+            _counter("spec_decode_num_draft_tokens", "Guessed tokens verified.", stats.num_guessed_tokens),
+            _counter("spec_decode_num_accepted_tokens", "Of those, came true.", stats.num_accepted_tokens),
             _counter("prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries),
             _counter("prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits),
             _counter("mm_cache_queries", "Pictures and clips of prompts.", sum(sources.values())),

@@ -38,13 +38,14 @@ def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
         squares = sum(share * geometry.squares for share, geometry in shares)
         cost.observe_encode(patches, squares, result.encode_s)
     if plan.rows and not result.failed_features:
-        decodes = [row for row in plan.rows if row.length == 1]
-        chunks = [row for row in plan.rows if row.length > 1]
+        decodes = [row for row in plan.rows if row.is_decode]
+        chunks = [(row.start, row.length) for row in plan.rows if not row.is_decode]
+        chunks += [(row.start + 1, len(row.guess)) for row in decodes if row.guess]
         cost.observe_step(
             len(decodes),
-            sum(row.end for row in decodes),
-            sum(row.length for row in chunks),
-            sum(chunk_context(row.start, row.length) for row in chunks),
+            sum(row.start + 1 for row in decodes),
+            sum(length for _, length in chunks),
+            sum(chunk_context(start, length) for start, length in chunks),
             result.forward_s,
         )
 

@@ -197,7 +197,12 @@ class PromptBuilder:
             priority=terms.priority,
             arrival_s=terms.arrival_s,
             deadline_s=terms.deadline_s,
+            prediction=self._prediction(draft.sampling.prediction, max_tokens),
         )
+
+    def _prediction(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """The tokens of a text that the answer will largely follow, as many as the answer may have."""
+        return self._tokenizer.encode_plain(text[: _TOKEN_LETTERS * max_tokens])[:max_tokens] if text else ()
 
     def _planned(self, draft: Draft, tenant: str, loads: Loads, *, is_bounded: bool) -> list[MediaPlan]:
         """All media in order, read and within the budget. The first failure ends the rest, and so does the item that
@@ -296,3 +301,4 @@ def _file_name(part: MediaPart) -> str:
 
 
 _MAX_NAME = 255
+_TOKEN_LETTERS = 16  # more than a token has, but for runs of spaces

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tapetum.core.config import EngineConfig
-from tapetum.core.errors import ConfigError, EngineError, TapetumError
+from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.core.files import require_json
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult
+from tapetum.core.plan import BatchPlan, Row, StepResult
 from tapetum.models.base import VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
@@ -24,6 +24,7 @@ from tapetum.runtime.memory import available_bytes, bound_kernel_caches, plan_bl
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
+from tapetum.runtime.verify import Outcome, verify
 
 logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -52,7 +53,7 @@ class LocalExecutor:
         self._wait()
         return StepResult(
             step=plan.step,
-            tokens={name: token for name, token in outcomes.items() if isinstance(token, SampledToken)},
+            tokens={name: taken for name, taken in outcomes.items() if isinstance(taken, tuple)},
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
             encoded=self._encoder.encoded,
             failed_features=self._encoder.failed,
@@ -87,19 +88,18 @@ class LocalExecutor:
             self._book.add(request)
             self._sampler.add(request)
 
-    def _forward(
-        self, rows: tuple[Row, ...], masks: Mapping[str, bytes]
-    ) -> dict[str, SampledToken | EngineError]:
+    def _forward(self, rows: tuple[Row, ...], masks: Mapping[str, bytes]) -> dict[str, Outcome]:
         if not rows:
             return {}
         scored = self._runner.forward(rows)
         if scored is None:
             return {}
-        outcomes = self._sampler.sample(scored.logits, scored.request_ids, masks, scored.best)
-        for request_id, outcome in zip(scored.request_ids, outcomes, strict=True):
-            if isinstance(outcome, SampledToken):
-                self._book.append(request_id, outcome.token_id)
-        return dict(zip(scored.request_ids, outcomes, strict=True))
+        guesses = {row.request_id: row.guess for row in rows if row.guess}
+        outcomes = verify(self._sampler, scored.logits, scored.best, scored.request_ids, guesses, masks)
+        for request_id, outcome in outcomes.items():
+            if isinstance(outcome, tuple):
+                self._book.append(request_id, [token.token_id for token in outcome])
+        return outcomes
 
     def _lacks_features(self, row: Row, failed: Mapping[bytes, TapetumError]) -> bool:
         if not failed:

@@ -27,8 +27,8 @@ class TokenBook:
     def add(self, request: Request) -> None:
         self._entries[request.request_id] = _Entry(request)
 
-    def append(self, request_id: str, token_id: int) -> None:
-        self._entries[request_id].append(token_id)
+    def append(self, request_id: str, token_ids: Sequence[int]) -> None:
+        self._entries[request_id].append(token_ids)
 
     def remove(self, request_id: str) -> None:
         self._entries.pop(request_id, None)
@@ -56,9 +56,10 @@ class _Entry:
         self._block_ids: tuple[int, ...] = ()
         self._blocks = np.empty(0, np.int32)
 
-    def append(self, token_id: int) -> None:
-        self.token_ids[self.num_tokens] = token_id
-        self.num_tokens += 1
+    def append(self, token_ids: Sequence[int]) -> None:
+        end = self.num_tokens + len(token_ids)
+        self.token_ids[self.num_tokens : end] = token_ids
+        self.num_tokens = end
 
     def blocks(self, block_ids: tuple[int, ...]) -> np.ndarray:
         """The block table as an array; from one step to the next it mostly stays, or grows by a block."""
@@ -105,18 +106,21 @@ def build_inputs(
     numbers: list[tuple[int, int, int, int]] = []
     tables: list[np.ndarray] = []
     sampled: list[int] = []
+    sample_ids: list[str] = []
     copies: list[FeatureCopy] = []
     start = num_blocks = 0
     for row in packed:
         entry, end = book[row.request_id], start + row.length
+        if row.guess:  # behind what is known, where the tokens that come true will stand
+            entry.token_ids[row.end - len(row.guess) : row.end] = row.guess
         token_ids[start:end] = entry.token_ids[row.start : row.end]
         position_ids[:, start:end] = entry.position_ids[:, row.start : row.end]
         blocks = entry.blocks(row.block_ids)
         slots[start:end] = _slots(row, blocks, block_size)
         numbers.append((start, row.length, row.start, num_blocks))
         tables.append(blocks)
-        if row.has_sample:
-            sampled.append(end - 1)
+        sampled += range(end - row.num_samples, end)
+        sample_ids += [row.request_id] * row.num_samples
         if row.start < entry.last_span_end:
             copies += _copies(row, start, entry.spans)
         start, num_blocks = end, num_blocks + len(blocks)
@@ -133,7 +137,7 @@ def build_inputs(
         position_ids=_to(position_ids, device),
         copies=tuple(copies),
         layout=layout,
-        sample_ids=tuple(row.request_id for row in packed if row.has_sample),
+        sample_ids=tuple(sample_ids),
     )
 
 

@@ -7,7 +7,7 @@ rows, and in which order, is the scheduler's business. Decodes are added first, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
@@ -17,6 +17,7 @@ from tapetum.core.plan import Row
 from tapetum.sched.budget import StepBudget
 from tapetum.sched.encode import ENCODE_SHARE, EncodeDraft, UnderWay
 from tapetum.sched.progress import Progress
+from tapetum.sched.speculate import MAX_GUESS, Outlook
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Work:
     context: int = 0
     chunk: int = 0
     chunk_context: float = 0.0
+    guessed: int = 0  # tokens beside those of the chunks, which cost the same
+    guessed_context: float = 0.0
 
 
 class Draft:
@@ -53,6 +56,18 @@ class Draft:
         self.work.decodes += 1
         self.work.context += state.num_tokens
         self._add_row(progress, state.num_computed_tokens, 1)
+
+    def speculate(self, seconds: float | None, *, may_grow: bool) -> None:
+        """Let decodes verify guesses within a step of `seconds`, in blocks that nobody else wants."""
+        step = Outlook(self.work.decodes, self._cost.step_seconds(self.work.decodes, self.work.context))
+        for index, progress in enumerate(self.owners):
+            if progress.speculation is not None:
+                longest = min(progress.num_tokens_left - 1, self._budget.tokens)
+                longest = min(longest, self._ledger.num_slots_ahead(progress.state, may_grow=may_grow))
+                step.seconds_per_token = self._token_seconds(self.rows[index].end)
+                if seconds is not None:
+                    longest = min(longest, step.max_length(seconds))
+                self._add_guess(index, progress.speculation.take(longest, step))
 
     def limit_time(self, seconds: float | None) -> None:
         """From here on the step as a whole should take `seconds` at most; without decodes nobody is kept waiting."""
@@ -98,6 +113,23 @@ class Draft:
         self.work.chunk_context += chunk_context(start, end - start)
         self._add_row(progress, start, end - start)
 
+    def _add_guess(self, index: int, guess: tuple[int, ...]) -> None:
+        if not guess:
+            return
+        row, state = self.rows[index], self.owners[index].state
+        has_room = self._ledger.extend(state, num_ahead=len(guess))
+        assert has_room, "a guess is no longer than there are slots"
+        self._budget.tokens -= len(guess)
+        self.work.guessed += len(guess)
+        self.work.guessed_context += chunk_context(row.end, len(guess))
+        block_ids = self._ledger.block_table(state)
+        self.rows[index] = replace(row, length=1 + len(guess), block_ids=block_ids, guess=guess)
+
+    def _token_seconds(self, start: int) -> float:
+        """Seconds of one more token in a chunk that begins at `start`."""
+        alone = self._cost.step_seconds(0, 0)
+        return (self._cost.step_seconds(0, 0, MAX_GUESS, chunk_context(start, MAX_GUESS)) - alone) / MAX_GUESS
+
     def _add_row(self, progress: Progress, start: int, length: int) -> None:
         state = progress.state
         self._budget.take_row(length)
@@ -139,7 +171,8 @@ class Draft:
         if self._budget.seconds is None:
             return slack
         work = self.work
-        return slack - self._cost.step_seconds(work.decodes, work.context, work.chunk, work.chunk_context)
+        chunk, context = work.chunk + work.guessed, work.chunk_context + work.guessed_context
+        return slack - self._cost.step_seconds(work.decodes, work.context, chunk, context)
 
     def _spare(self) -> float:
         """The slack without what is reserved for the encode under way."""

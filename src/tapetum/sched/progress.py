@@ -13,6 +13,7 @@ from tapetum.cache.visual import VisualCache
 from tapetum.core.media import Span
 from tapetum.core.request import FinishReason, RequestState, RequestStats
 from tapetum.sched.queue import Rank
+from tapetum.sched.speculate import Speculation
 
 _SOURCE_ORDER = ("prefix", "device", "miss")  # the one that took most work is told
 
@@ -26,6 +27,7 @@ class Progress:
     is_known: bool = False  # the executor has the request
     num_passed: int = 0  # spans whose tokens are all computed
     num_pinned: int = 0  # of the spans after those, from the first
+    speculation: Speculation | None = None  # from the first token on, where the request may have guesses
 
     @property
     def request_id(self) -> str:
@@ -35,6 +37,11 @@ class Progress:
     def is_decoding(self) -> bool:
         """The only token to compute is the one sampled last."""
         return bool(self.state.output_token_ids) and self.state.num_remaining_tokens == 1
+
+    @property
+    def num_tokens_left(self) -> int:
+        """Of the answer, by its limit."""
+        return self.state.request.max_tokens - len(self.state.output_token_ids)
 
     def spans_ahead(self) -> Iterator[tuple[Span, bool]]:
         """Spans not passed yet, in order, and whether their features are pinned."""
@@ -108,5 +115,7 @@ def stats_of(state: RequestState, now: float) -> RequestStats:
         e2e_s=now - arrival,
         num_cached_tokens=state.num_cached_tokens,
         num_preemptions=state.num_preemptions,
+        num_predicted_right=state.num_predicted_right,
+        num_predicted_wrong=state.num_predicted_wrong,
         media_sources=tuple(state.media_sources.get(span.key, "miss") for span in request.prompt.spans),
     )

@@ -103,7 +103,7 @@ class Roster:
         reason: FinishReason,
         now: float,
         *,
-        token: SampledToken | None = None,
+        tokens: tuple[SampledToken, ...] = (),
         error: TapetumError | None = None,
     ) -> TokenEvent:
         """The last event of a live request. The executor is told to forget it whether it has met it or not."""
@@ -120,7 +120,7 @@ class Roster:
         self.finished[reason] += 1
         return TokenEvent(
             request_id=progress.request_id,
-            token=token,
+            tokens=tokens,
             finish_reason=reason,
             error=error,
             stats=stats_of(state, now),

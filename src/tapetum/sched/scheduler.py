@@ -17,8 +17,8 @@ from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
 from tapetum.core.media import MediaItem
-from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
-from tapetum.core.request import FinishReason, Phase, Request
+from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
+from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
@@ -26,6 +26,7 @@ from tapetum.sched.encode import UnderWay
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.progress import Progress, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
+from tapetum.sched.speculate import Speculation
 
 _LOOKAHEAD = 8  # requests that wait and are looked at for short ones
 
@@ -45,6 +46,8 @@ class Scheduler:
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
         self._step = 0
+        self._num_guessed = 0  # tokens
+        self._num_guessed_right = 0
 
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises Overloaded, or the typed error of one that can never be served."""
@@ -107,6 +110,7 @@ class Scheduler:
         self._drop_encode_for_nobody()
         draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._under_way)
         self._add_decodes(draft)
+        draft.speculate(step_seconds_limit(self._config), may_grow=not self.num_waiting)
         draft.limit_time(step_seconds_limit(self._config))
         self._add_prefills(draft)
         self._admit(draft, now)
@@ -127,10 +131,11 @@ class Scheduler:
                 continue
             if not progress.is_decoding:
                 progress.state.prefill_s += result.forward_s
-            progress.advance(row.end, self._visual)
-            self._ledger.publish(progress.state)
             if row.has_sample:
-                news.append(self._take_token(progress, result.tokens[row.request_id], now))
+                news.append(self._take_tokens(progress, row, result.tokens[row.request_id], now))
+            else:
+                progress.advance(row.end, self._visual)
+                self._ledger.publish(progress.state)
         return news
 
     def abandon(self, plan: BatchPlan, error: TapetumError, now: float) -> list[TokenEvent]:
@@ -162,6 +167,8 @@ class Scheduler:
             prefix_evictions=tree.num_evictions if tree else 0,
             feature_evictions=self._visual.num_evictions,
             num_preemptions=roster.num_preemptions,
+            num_guessed_tokens=self._num_guessed,
+            num_accepted_tokens=self._num_guessed_right,
             finished=dict(roster.finished),
             step_error_ratio=self._cost.step_error_ratio,
             encode_error_ratio=self._cost.encode_error_ratio,
@@ -269,16 +276,43 @@ class Scheduler:
         if current is not None:
             self._under_way = None
 
-    def _take_token(self, progress: Progress, token: SampledToken, now: float) -> TokenEvent:
+    def _take_tokens(
+        self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float
+    ) -> TokenEvent:
+        """The tokens up to the one that ends the answer; what the row computed behind them is void."""
         state = progress.state
-        state.output_token_ids.append(token.token_id)
+        count, reason = 0, None
+        while count < len(tokens) and reason is None:
+            state.output_token_ids.append(tokens[count].token_id)
+            count += 1
+            reason = finish_reason_of(state)
+        progress.advance(state.num_tokens - 1, self._visual)
+        self._ledger.publish(state)
         is_first = state.first_token_s is None
         if is_first:
             state.first_token_s = now
-        if reason := finish_reason_of(state):
-            return self._roster.end(progress, reason, now, token=token)
+            progress.speculation = self._speculation(state)
+        if row.guess:
+            self._settle(progress, row, num_accepted=len(tokens) - 1)
+        if reason:
+            return self._roster.end(progress, reason, now, tokens=tokens[:count])
+        if progress.speculation is not None:
+            progress.speculation.append(token.token_id for token in tokens)
         stats = stats_of(state, now) if is_first else None
-        return TokenEvent(request_id=progress.request_id, token=token, stats=stats)
+        return TokenEvent(request_id=progress.request_id, tokens=tokens[:count], stats=stats)
+
+    def _speculation(self, state: RequestState) -> Speculation | None:
+        """None where nothing may be guessed: a grammar says anew after every token what may come."""
+        is_free = self._config.speculate == "auto" and state.request.sampling.grammar is None
+        return Speculation(state) if is_free else None
+
+    def _settle(self, progress: Progress, row: Row, num_accepted: int) -> None:
+        """Some of the guess came true; the blocks of the rest go back."""
+        assert progress.speculation is not None, "only who speculates has guesses"
+        progress.speculation.settle(num_accepted)
+        self._ledger.trim(progress.state)
+        self._num_guessed += len(row.guess)
+        self._num_guessed_right += num_accepted
 
     def _end(
         self, request_id: str, reason: FinishReason, now: float, error: TapetumError | None = None

@@ -1,0 +1,124 @@
+"""Whether guessed tokens are worth a place in the step, and how many of them.
+
+Owns what is known of one request's guesses: where they come from, how often they came true. A guess costs the step a
+little time for each token and yields the tokens up to the first wrong one, plus the one the model says in its place.
+As many are verified as give the whole step the most tokens per second by the cost model, and none where that gains
+little: a step whose time grows with every row has nothing to give. What came of it never changes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tapetum.core.request import RequestState
+from tapetum.sched.lookup import Guess, Kind, Lookup
+
+MAX_GUESS = 32  # tokens
+_LEAST_GAIN = 1.05  # in tokens per second, of a guess that is verified
+_RETRY_AFTER = 64  # tokens without a guess, though there were some
+_RETRY_LENGTH = 4
+_RETRY_RATE = 0.9  # would it pay if so many came true
+_LEAST_SECONDS = 1e-9  # of a step
+_FORGETTING = 0.85  # of what was seen before, with every guess
+
+
+@dataclass(slots=True)
+class _Rate:
+    """How often a token came true after those before it had."""
+
+    accepted: float
+    tried: float
+
+    @property
+    def value(self) -> float:
+        return self.accepted / self.tried
+
+    def observe(self, accepted: int, length: int) -> None:
+        tried = accepted + (accepted < length)
+        self.accepted = self.accepted * _FORGETTING + accepted
+        self.tried = self.tried * _FORGETTING + tried
+
+
+class Speculation:
+    """The guesses of one request. Every guess that is taken is settled before the next one."""
+
+    def __init__(self, state: RequestState) -> None:
+        self._state = state
+        self._lookup = Lookup(state.request)
+        self._rates: dict[Kind, _Rate] = {
+            "followed": _Rate(1.8, 2.0),
+            "long": _Rate(1.4, 2.0),
+            "short": _Rate(0.8, 2.0),
+        }
+        self._taken: Guess | None = None
+        self._num_idle = 0
+
+    def take(self, longest: int, step: Outlook) -> tuple[int, ...]:
+        """Tokens to verify in a step of this outlook; () where there are none or they would not pay."""
+        guess = self._lookup.guess(min(longest, MAX_GUESS)) if longest > 0 else None
+        if guess is None:
+            return ()
+        rate = self._rates[guess.kind].value
+        length = step.best_length(rate, len(guess.token_ids))
+        if not length:
+            length = self._retry(len(guess.token_ids), step)
+        if not length:
+            return ()
+        self._num_idle = 0
+        step.take(length, rate)
+        self._taken = replace(guess, token_ids=guess.token_ids[:length])
+        return self._taken.token_ids
+
+    def _retry(self, longest: int, step: Outlook) -> int:
+        """The length of a guess that is only to see whether guesses come true again; 0 most of the time."""
+        self._num_idle += 1
+        if self._num_idle < _RETRY_AFTER:
+            return 0
+        return min(_RETRY_LENGTH, step.best_length(_RETRY_RATE, longest))
+
+    def settle(self, num_accepted: int) -> None:
+        """So many tokens of the guess that was taken came true."""
+        guess, self._taken = self._taken, None
+        assert guess is not None, "a guess is taken before it is settled"
+        self._rates[guess.kind].observe(num_accepted, len(guess.token_ids))
+        if guess.is_predicted:
+            self._state.num_predicted_right += num_accepted
+            self._state.num_predicted_wrong += len(guess.token_ids) - num_accepted
+
+    def append(self, token_ids: Iterable[int]) -> None:
+        """The answer goes on."""
+        for token_id in token_ids:
+            self._lookup.append(token_id)
+
+
+@dataclass(slots=True)
+class Outlook:
+    """A step so far: the tokens it should yield, the seconds it should take, and what a guess would add to them."""
+
+    num_expected: float
+    seconds: float
+    seconds_per_token: float = 0.0  # of the guess that is being thought about
+
+    def best_length(self, rate: float, longest: int) -> int:
+        """The length with the most expected tokens per second; 0 if none gains enough."""
+        best = 0
+        best_speed = _LEAST_GAIN * self.num_expected / max(self.seconds, _LEAST_SECONDS)
+        expected, chance = self.num_expected, 1.0
+        for length in range(1, longest + 1):
+            chance *= rate
+            expected += chance
+            speed = expected / max(self.seconds + length * self.seconds_per_token, _LEAST_SECONDS)
+            if speed > best_speed:
+                best, best_speed = length, speed
+        return best
+
+    def max_length(self, seconds: float) -> int:
+        """The longest guess with which the step takes no longer than `seconds`."""
+        left = max(0.0, seconds - self.seconds)
+        return int(min(MAX_GUESS, left / max(self.seconds_per_token, _LEAST_SECONDS)))
+
+    def take(self, length: int, rate: float) -> None:
+        """A guess of such a length goes into the step."""
+        self.num_expected += sum(rate**place for place in range(1, length + 1))
+        self.seconds += length * self.seconds_per_token
