@@ -15,6 +15,7 @@ from tapetum.core.errors import ConfigError
 from tapetum.core.media import MediaKind
 
 Schedule = Literal["balanced", "interactive", "throughput"]
+Speculate = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 GIB = 1024**3
 MEDIA_BYTES = 64 * 1024**2  # of one file
