@@ -218,7 +218,8 @@ class Engine:
             if delta.finish_reason is not None:
                 del self._answers[event.request_id]
                 self._constraints.forget(event.request_id)
-            news[event.request_id] = news.get(event.request_id, Delta()).then(delta)
+            before = news.get(event.request_id)
+            news[event.request_id] = delta if before is None else before.then(delta)
 
     def _measure(self, answer: Answer, event: TokenEvent, num_tokens: int, now: float) -> None:
         if num_tokens:
