@@ -21,6 +21,9 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_rms_norm": (None, (_I, _P, _P, _F, _L, _L, _P)),
     "tpt_layer_norm": (None, (_I, _P, _P, _P, _F, _L, _L, _P)),
     "tpt_rotate": (None, (_I, _L, _L, _L, _L, _P, _P, _P, _P)),
+    "tpt_resizer_new": (_P, (_L, _L, _L, _L, _I, _L, _L, _L)),
+    "tpt_resizer_feed": (_L, (_P, _P, _L, _I, _L, _P)),
+    "tpt_resizer_free": (None, (_P,)),
     "tpt_decoder_workspace": (_L, (_P, _L)),
     "tpt_run_decoder": (None, (_P, _P)),
     "tpt_turns": (_I, (_I, _L, _L, _P, _P, _P, _P, _P)),
@@ -33,4 +36,5 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_pack": (None, (_P, _L, _L, _L, _I, _I, _P)),
     "tpt_linear": (None, (_P, _P, _L, _L, _P, _L, _P, _L)),
     "tpt_head": (None, (_P, _P, _L, _L, _I, _P, _L, _L, _P, _P)),
+    "tpt_read": (ctypes.c_uint64, (_P, _L)),
 }

@@ -1,8 +1,8 @@
 """What every model family shares between a picture's header and the encoder's input.
 
-Owns the resize rule, the fold of pixels into patches and the three-axis (M-RoPE)
-positions of a prompt. A family (one file each) says with which numbers. Owns no decoding of files and no
-normalisation: patches are raw uint8, and mean and deviation are folded into the weights of the patch embedding.
+Owns the resize rule and the three-axis (M-RoPE) positions of a prompt. A family (one file each) says with which
+numbers. Owns no pixels (patches.py) and no normalisation: patches are raw uint8, and mean and deviation are folded
+into the weights of the patch embedding.
 
 `P` patches, `C` values of a patch, `T` tokens of a prompt, `F` frames; sizes are (width, height).
 """
@@ -17,15 +17,14 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from tapetum.core.errors import ConfigError, MediaError
 from tapetum.core.media import Geometry, MediaItem, MediaKind, Span
 from tapetum.core.request import Prompt
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
+from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import FrameSampling
 
-Picture = Image.Image | NDArray[np.uint8]  # upright RGB; an array is [height, width, 3]
 Segment = tuple[int, ...] | MediaItem
 MAX_ASPECT = 200
 
@@ -128,36 +127,6 @@ def fit_tokens(width: int, height: int, *, factor: int, most: int) -> tuple[int,
     rows = max(1, math.floor(height / beta / factor))
     # Over the budget only where one side is a single token that could not shrink further.
     return min(columns, most) * factor, min(rows, most) * factor
-
-
-def resize(picture: Picture, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Pillow's bicubic on uint8, the reference filter: [height, width, 3]."""
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC))
-
-
-def fold_patches(
-    canvases: Iterable[NDArray[np.uint8]], geometry: Geometry, *, patch_size: int, merge_size: int, fold: int
-) -> NDArray[np.uint8]:
-    """Frames [height, width, 3] of the used size to [P, 3 * fold * patch_size²], a value per (colour, frame, y, x).
-
-    `fold` consecutive frames share a patch; missing ones at the end repeat the last. Patches come in merge order:
-    frame group, block row, block column, then the merge_size² neighbours of a block, so that merging is a reshape.
-    """
-    time, rows, columns = geometry.grid_thw
-    p, m = patch_size, merge_size
-    patches = np.empty((time, rows // m, columns // m, m, m, 3, fold, p, p), np.uint8)
-    number = 0
-    for canvas in canvases:
-        if number < geometry.frames:
-            blocks = canvas.reshape(rows // m, m, p, columns // m, m, p, 3).transpose(0, 3, 1, 4, 6, 2, 5)
-            patches[number // fold, ..., number % fold, :, :] = blocks
-        number += 1
-    if number != geometry.frames:
-        raise MediaError(f"clip has {number} frames, its header announced {geometry.frames}")
-    for slot in range(number, time * fold):
-        patches[-1, ..., slot % fold, :, :] = patches[-1, ..., (number - 1) % fold, :, :]
-    return patches.reshape(geometry.num_patches, 3 * fold * p * p)
 
 
 @dataclass(frozen=True, slots=True)

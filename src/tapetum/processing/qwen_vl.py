@@ -23,17 +23,16 @@ from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.base import (
-    Picture,
     PixelBounds,
     Placement,
     Segment,
     fit_tokens,
-    fold_patches,
     lay_out,
-    resize,
     smart_resize,
 )
 from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.patches import PatchShape, cut
+from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
 
 
@@ -119,13 +118,9 @@ class QwenVLProcessor:
         return self._bounds(kind, options).min_pixels
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
-        return fold_patches(
-            (resize(frame, geometry.used) for frame in frames),
-            geometry,
-            patch_size=self.patch_size,
-            merge_size=self.merge_size,
-            fold=1 if geometry.kind == "image" else self.temporal_patch_size,
-        )
+        fold = 1 if geometry.kind == "image" else self.temporal_patch_size
+        shape = PatchShape(patch_size=self.patch_size, merge_size=self.merge_size, fold=fold)
+        return cut(frames, geometry, shape)
 
     def layout(self, segments: Sequence[Segment]) -> Prompt:
         return lay_out(segments, self.media_tokens, self._place)
