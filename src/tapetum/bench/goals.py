@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tapetum.bench.record import Column
+
 OURS = "Tapetum bf16"
 _VLLM, _LLAMA, _PILLOW = "vLLM bf16", "llama.cpp bf16", "transformers Pillow"
 _SHAPES = {512: "mini", 1536: "2b"}  # by hidden size, of the checkpoints that the goals are set for
 
-Medians = Mapping[tuple[str, str], Mapping[str, float]]  # by peer and workload
+Columns = Mapping[tuple[str, str], Column]  # by peer and workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Standing:
     goal: Goal
     ours: float
     theirs: float | None
+    is_clean: bool  # whether others let both be measured
 
     @property
     def ratio(self) -> float | None:
@@ -62,14 +65,21 @@ def shape_of(checkpoint: Path) -> str | None:
     return _SHAPES.get(config.get("hidden_size")) if config.get("model_type") == "qwen2_vl" else None
 
 
-def standings(medians: Medians, shape: str | None) -> tuple[Standing, ...]:
+def standings(columns: Columns, shape: str | None) -> tuple[Standing, ...]:
     """The goals of a shape for which Tapetum has been measured."""
     found = []
     for goal in GOALS:
-        ours = medians.get((goal.ours, goal.workload), {}).get(goal.figure)
-        if ours is not None and goal.shape == shape:
-            theirs = medians.get((goal.peer, goal.workload), {}).get(goal.figure)
-            found.append(Standing(goal=goal, ours=ours, theirs=theirs))
+        ours = columns.get((goal.ours, goal.workload))
+        if goal.shape != shape or ours is None or goal.figure not in ours.figures:
+            continue
+        theirs = columns.get((goal.peer, goal.workload))
+        standing = Standing(
+            goal=goal,
+            ours=ours.figures[goal.figure],
+            theirs=theirs.figures.get(goal.figure) if theirs else None,
+            is_clean=ours.num_clean > 0 and (theirs is None or theirs.num_clean > 0),
+        )
+        found.append(standing)
     return tuple(found)
 
 

@@ -49,28 +49,30 @@ def report(record: Record) -> str:
 
 
 def goals_of(record: Record) -> tuple[Standing, ...]:
-    medians = {key: column.figures for key, column in columns(record.repeats).items()}
-    return standings(medians, record.setup.shape)
+    return standings(columns(record.repeats), record.setup.shape)
 
 
 def _goals_table(rows: tuple[Standing, ...]) -> str:
     if not rows:
         return ""
-    lines = [
-        "| goal | what | Tapetum | peer | ratio | must | aim | reached |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        goal = row.goal
-        theirs = "not run" if row.theirs is None else f"{row.theirs:.3g}"
-        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        sign = ("≥ " if goal.is_more_better else "≤ ", " s" if goal.is_absolute else "x")
-        aim = f"≤ {goal.aim_s:g} s" if goal.aim_s is not None else f"{sign[0]}{goal.aim:g}{sign[1]}"
-        lines.append(
-            f"| {goal.row} | {goal.what} | {row.ours:.3g} | {theirs} ({goal.peer}) | {ratio} "
-            f"| {sign[0]}{goal.must:g}{sign[1]} | {aim} | {row.word} |"
-        )
-    return "\n".join(lines)
+    head = ["| goal | what | Tapetum | peer | ratio | must | aim | reached |", "| --- |" + " --- |" * 7]
+    return "\n".join([*head, *map(_goal_line, rows)])
+
+
+def _goal_line(row: Standing) -> str:
+    goal = row.goal
+    sign, unit = "≥" if goal.is_more_better else "≤", " s" if goal.is_absolute else "x"
+    cells = (
+        goal.row,
+        goal.what,
+        f"{row.ours:.3g}",
+        f"{goal.peer} not run" if row.theirs is None else f"{row.theirs:.3g} ({goal.peer})",
+        "-" if row.ratio is None else f"{row.ratio:.2f}",
+        f"{sign} {goal.must:g}{unit}",
+        f"{sign} {goal.aim:g}{unit}" if goal.aim_s is None else f"≤ {goal.aim_s:g} s",
+        row.word if row.is_clean else f"{row.word}, but others were at work",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _figures_table(found: Mapping[tuple[str, str], Column]) -> str:
@@ -92,8 +94,6 @@ def _cell(column: Column | None, figure: str, title: str) -> str:
     if column is None or figure not in column.figures:
         return "-"
     value = column.figures[figure]
-    return f"{1000 * value:.3g}" if title.endswith("ms") and value < 1 else _plain(value, title)
-
-
-def _plain(value: float, title: str) -> str:
-    return f"{1000 * value:.0f}" if title.endswith("ms") else f"{value:.3g}"
+    if not title.endswith("ms"):
+        return f"{value:.3g}"
+    return f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:.0f}"
