@@ -259,7 +259,8 @@ PLANS = {
     "one at a time": {"max_num_seqs": 1},
     "chunks of 48": {"max_num_batched_tokens": 48, "enable_prefix_caching": False},
     "in time": {"schedule": "interactive", "itl_target_ms": 1.0},
-    "few blocks": {"max_model_len": 192},  # for hardly more than one request
+    "no guesses": {"speculate": "off"},
+    "few blocks": {"max_model_len": 192, "speculate": "off"},  # for hardly more than one request
 }
 
 
