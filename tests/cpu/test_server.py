@@ -94,6 +94,7 @@ def test_a_whole_answer_has_the_shape_of_openai_and_says_what_was_seen(server: T
             "frames": None,
             "visual_tokens": geometry.num_tokens,
             "cache": "miss",
+            "processor": "exact",
             "degraded": None,
         }
     ]

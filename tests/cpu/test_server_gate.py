@@ -511,6 +511,7 @@ def test_a_question_about_the_server_is_answered_from_where_it_is_enforced(plain
     limits = props["limits"]
     assert (limits["max_model_len"], limits["max_body_bytes"]) == (2048, 100_000)
     assert limits["media"]["max_bytes"] == 64 * 2**20 and limits["media"]["has_local_files"] is False
+    assert limits["media"]["processor"] == "exact"
     fewest, most = limits["visual_tokens"]
     assert 1 <= fewest < most
     assert set(props["chat_template_caps"]) >= {"has_tools", "tool_style", "has_reasoning"}

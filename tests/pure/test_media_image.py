@@ -86,6 +86,35 @@ def test_the_size_needs_no_pixels(monkeypatch):
     assert not loads
 
 
+@pytest.mark.parametrize(
+    ("size", "used", "smallest"),
+    [
+        ((800, 600), (400, 300), (400, 300)),
+        ((800, 600), (401, 300), (800, 600)),  # a half would be too small
+        ((801, 601), (140, 112), (201, 151)),
+        ((800, 600), (28, 28), (100, 75)),  # an eighth is the least
+        ((80, 60), (800, 600), (80, 60)),
+    ],
+)
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_is_decoded_at_the_scale_that_is_enough(size, used, smallest, orientation, mode):
+    exif = Image.Exif()
+    exif[274] = orientation
+    data = encoded(picture(*size, mode), "JPEG", quality=95, exif=exif)
+    turned = slice(None, None, -1) if orientation == 6 else slice(None)
+    small = decode(data, CONFIG, used=used[turned])
+    assert (small.size, small.mode) == (smallest[turned], "RGB")
+    exact = decode(data, CONFIG).resize(used[turned], Image.Resampling.BICUBIC)
+    ours = small.resize(used[turned], Image.Resampling.BICUBIC)
+    assert np.abs(pixels(ours).astype(int) - pixels(exact)).mean() < 6  # a wrong turn: 80
+
+
+def test_other_formats_are_decoded_whole():
+    data = encoded(picture(80, 60), "PNG")
+    assert decode(data, CONFIG, used=(10, 10)).size == (80, 60)
+
+
 def test_orientation_of_a_picture_the_caller_opened():
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -139,6 +139,28 @@ def test_a_picture():
         assert item.fetch_s > 0 and item.decode_s > 0
 
 
+def test_fast_pixels_are_nearly_the_same_and_have_keys_of_their_own():
+    y, x = np.mgrid[:600, :800]
+    smooth = np.stack([x // 4, y // 3, (x + y) // 6], axis=-1).astype(np.uint8)
+    out = BytesIO()
+    Image.fromarray(smooth).save(out, "JPEG", quality=90)
+    small = {"max_pixels": 300 * 300}
+    with running() as exact, running(mm_processor="fast") as fast:
+        plans = [
+            ingest.plan(image(out.getvalue(), **small), tenant="t").result(5) for ingest in (exact, fast)
+        ]
+        one, other = (
+            ingest.decode(plan).result(5) for ingest, plan in zip((exact, fast), plans, strict=True)
+        )
+        assert plans[0].alias != plans[1].alias
+        assert (one.processor, other.processor) == ("exact", "fast")
+        assert one.geometry == other.geometry and one.key != other.key
+        levels = np.abs(np.asarray(one.patches).astype(int) - np.asarray(other.patches))
+        assert 0 < levels.mean() < 1 and levels.max() < 10
+        # What has been decoded whole all the same is no picture of the exact mode either.
+        assert exact.load(image(png()), tenant="t").key != fast.load(image(png()), tenant="t").key
+
+
 def test_a_clip():
     frames = [png(seed) for seed in range(3)]
     with running() as ingest:

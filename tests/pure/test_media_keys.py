@@ -29,8 +29,8 @@ GEOMETRY = Geometry(
 PATCHES = np.random.default_rng(1).integers(0, 256, (16, 1176), dtype=np.uint8)
 
 
-def key(patches=PATCHES, geometry=GEOMETRY, parameters=PARAMETERS, tenant="t") -> bytes:
-    return media_key(patches, geometry, parameters=parameters, tenant=tenant)
+def key(patches=PATCHES, geometry=GEOMETRY, parameters=PARAMETERS, tenant="t", processor="exact") -> bytes:
+    return media_key(patches, geometry, parameters=parameters, tenant=tenant, processor=processor)
 
 
 def test_same_content_same_key():
@@ -39,6 +39,11 @@ def test_same_content_same_key():
     assert key(patches=np.asfortranarray(PATCHES)) == key()
     # How the used size came about does not matter.
     assert key(geometry=replace(GEOMETRY, original=(1000, 500))) == key()
+
+
+def test_keys_stay_what_they_are():
+    patches = np.arange(588, dtype=np.uint16).astype(np.uint8).reshape(1, 588)
+    assert key(patches).hex() == "b888bbbd8397b627df760c17aed25600a9702fb588a0f6ec532da4a016006a5a"
 
 
 def flipped(index: int) -> np.ndarray:
@@ -58,6 +63,7 @@ MUTATIONS = {
     "seconds per grid": {"geometry": replace(GEOMETRY, seconds_per_grid=1.0000001)},
     "tenant": {"tenant": "u"},
     "no tenant": {"tenant": ""},
+    "processor": {"processor": "fast"},
     **{name: {"parameters": {**PARAMETERS, name: 7}} for name in PARAMETERS},
 }
 
@@ -117,9 +123,11 @@ def test_a_name_is_not_a_value():
     assert digest([("a", b""), ("b", b"")]) != digest([("a", b"b")])
 
 
-def alias(frames=(b"abc",), kind="image", tenant="t", file=None, indices=(), **changes) -> bytes:
+def alias(
+    frames=(b"abc",), kind="image", tenant="t", file=None, indices=(), processor="exact", **changes
+) -> bytes:
     shot = Shot(kind=kind, size=(4, 2), num_frames=1, frames=tuple(frames), file=file, indices=indices)
-    return alias_key(shot, replace(GEOMETRY, kind=kind, **changes), tenant=tenant)
+    return alias_key(shot, replace(GEOMETRY, kind=kind, **changes), tenant=tenant, processor=processor)
 
 
 def test_aliases():
@@ -133,6 +141,7 @@ def test_aliases():
         alias([b"c", b"ab"]),
         alias(kind="video"),
         alias(tenant="u"),
+        alias(processor="fast"),
         alias(used=(28, 56)),
         alias(frames=[b"abc"], kind="video", seconds_per_grid=0.5),
         alias([grey]),

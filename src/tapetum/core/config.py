@@ -12,7 +12,7 @@ from typing import Literal
 
 from tapetum.core.checks import check_record, shown
 from tapetum.core.errors import ConfigError
-from tapetum.core.media import MediaKind
+from tapetum.core.media import MediaKind, ProcessorMode
 
 Schedule = Literal["balanced", "interactive", "throughput"]
 Speculate = Literal["auto", "off"]
@@ -89,6 +89,7 @@ class MediaConfig:
     allowed_local_path: str | None = None  # file: references of clients must lie below
     # where http(s) references may lead: origins, host names, or * for any
     allowed_domains: tuple[str, ...] = ()
+    mm_processor: ProcessorMode = "exact"  # fast: JPEGs are decoded at a lower scale where that is enough
     # defaults and upper bounds of requests: of all media, and of a kind
     mm_processor_kwargs: Mapping[str, float] = field(default_factory=dict)
     media_io_kwargs: Mapping[MediaKind, Mapping[str, float]] = field(default_factory=dict)

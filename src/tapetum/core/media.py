@@ -10,6 +10,7 @@ from math import prod
 from typing import Literal
 
 MediaKind = Literal["image", "video"]
+ProcessorMode = Literal["exact", "fast"]  # the pixels of the reference, or nearly those in half the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class MediaItem:
     key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
     geometry: Geometry
     patches: object  # uint8 array [P, values of a patch] in merge order
+    processor: ProcessorMode = "exact"
     fetch_s: float = 0.0
     decode_s: float = 0.0
     resize_s: float = 0.0  # with the cut into patches and the key

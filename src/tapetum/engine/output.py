@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tapetum.core.errors import TapetumError
-from tapetum.core.media import MediaItem, MediaKind
+from tapetum.core.media import MediaItem, MediaKind, ProcessorMode
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
 
@@ -58,6 +58,7 @@ class MediaReport:
     frames: int | None  # None for a picture
     visual_tokens: int
     cache: str | None  # miss | device | prefix
+    processor: ProcessorMode = "exact"
     degraded: Mapping[str, object] | None = None
 
 
@@ -177,6 +178,7 @@ def _media_report(item: MediaItem, source: str | None) -> MediaReport:
         frames=geometry.frames if geometry.kind == "video" else None,
         visual_tokens=geometry.num_tokens,
         cache=source,
+        processor=item.processor,
     )
 
 

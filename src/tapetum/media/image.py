@@ -83,10 +83,15 @@ def read_size(data: bytes, config: MediaConfig, go_on: GoOn = _always) -> tuple[
         return _upright_size(picture)
 
 
-def decode(data: bytes, config: MediaConfig, go_on: GoOn = _always) -> Image.Image:
-    """The canonical picture of a file."""
+def decode(
+    data: bytes, config: MediaConfig, go_on: GoOn = _always, used: tuple[int, int] | None = None
+) -> Image.Image:
+    """The canonical picture of a file; that of a JPEG may be smaller, but not below `used`, where that is given."""
     picture, name = _open(data, config, go_on)
     with picture:
+        if used is not None and isinstance(picture, JpegImageFile):
+            is_turned = _orientation(picture) in _QUARTER_TURNS
+            picture.draft(None, (used[1], used[0]) if is_turned else used)
         expected = _upright_size(picture)
         upright = _canonical(picture, name, config)
         if upright.size != expected:

@@ -25,10 +25,10 @@ from PIL import Image
 from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import CapacityError, EngineError, MediaTimeout, TapetumError
-from tapetum.core.media import MediaItem
+from tapetum.core.media import Geometry, MediaItem
 from tapetum.media.deadlines import Deadlines, GivenUp, Ticket
 from tapetum.media.keys import alias_key, media_key
-from tapetum.media.plan import MediaPlan, Planner
+from tapetum.media.plan import MediaPlan, Planner, Shot
 from tapetum.media.source import is_remote
 from tapetum.processing.base import Processor
 
@@ -81,7 +81,7 @@ class Ingest:
         """The same picture or clip within so many visual tokens; raises InvalidParameter where it cannot be."""
         options = replace(plan.options, max_visual_tokens=max_visual_tokens)
         geometry = self._planner.geometry(plan.shot, options)
-        alias = alias_key(plan.shot, geometry, tenant=plan.tenant)
+        alias = self._alias(plan.shot, geometry, plan.tenant)
         with self._state:
             item = self._cache.get(alias)
         return replace(plan, geometry=geometry, options=options, alias=alias, item=item)
@@ -155,7 +155,7 @@ class Ingest:
         options = self._planner.options(part)
         shot = self._planner.shot(part, options, ticket.go_on)
         geometry = self._planner.geometry(shot, options)
-        alias = alias_key(shot, geometry, tenant=tenant)
+        alias = self._alias(shot, geometry, tenant)
         with self._state:
             item = self._cache.get(alias)
         ticket.deliver(
@@ -207,13 +207,24 @@ class Ingest:
 
         started = time.perf_counter()
         geometry = plan.geometry
-        pictures = _Timed(plan.shot.pictures(self._config, go_on))
+        pictures = _Timed(plan.shot.pictures(self._config, go_on, geometry.used))
         patches = self._processor.patches(pictures, geometry)
-        key = media_key(patches, geometry, parameters=self._processor.parameters, tenant=plan.tenant)
+        mode = self._config.mm_processor
+        key = media_key(
+            patches, geometry, parameters=self._processor.parameters, tenant=plan.tenant, processor=mode
+        )
         resize_s = time.perf_counter() - started - pictures.seconds
         return MediaItem(
-            key=key, geometry=geometry, patches=patches, decode_s=pictures.seconds, resize_s=resize_s
+            key=key,
+            geometry=geometry,
+            patches=patches,
+            processor=mode,
+            decode_s=pictures.seconds,
+            resize_s=resize_s,
         )
+
+    def _alias(self, shot: Shot, geometry: Geometry, tenant: str) -> bytes:
+        return alias_key(shot, geometry, tenant=tenant, processor=self._config.mm_processor)
 
 
 class _Timed:

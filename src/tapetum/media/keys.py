@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapetum.core.media import Geometry
+from tapetum.core.media import Geometry, ProcessorMode
 from tapetum.media.plan import Shot
+from tapetum.processing.pixels import bands
 
 FieldValue = bytes | memoryview | str | int | float
 
@@ -34,7 +35,12 @@ def digest(fields: Iterable[tuple[str, FieldValue]]) -> bytes:
 
 
 def media_key(
-    patches: NDArray[np.uint8], geometry: Geometry, *, parameters: Mapping[str, int], tenant: str
+    patches: NDArray[np.uint8],
+    geometry: Geometry,
+    *,
+    parameters: Mapping[str, int],
+    tenant: str,
+    processor: ProcessorMode = "exact",
 ) -> bytes:
     """The key of an item. `patches` holds the canvas's bytes in an order that the other fields fix."""
     width, height = geometry.used
@@ -48,12 +54,13 @@ def media_key(
             ("frames", geometry.frames),
             ("seconds per grid", geometry.seconds_per_grid),
             *sorted(parameters.items()),
+            *_mode(processor),
             ("canvas", np.ascontiguousarray(patches).reshape(-1).data),
         )
     )
 
 
-def alias_key(shot: Shot, geometry: Geometry, *, tenant: str) -> bytes:
+def alias_key(shot: Shot, geometry: Geometry, *, tenant: str, processor: ProcessorMode = "exact") -> bytes:
     """The key of a reference that has been read but not decoded, under one checkpoint and media configuration.
 
     It holds the size that results, not the options that led to it.
@@ -64,23 +71,38 @@ def alias_key(shot: Shot, geometry: Geometry, *, tenant: str) -> bytes:
         file = (("video", shot.file.data), ("chosen", struct.pack(f">{len(shot.indices)}q", *shot.indices)))
     return digest(
         (
-            ("what", "media alias 2"),
+            ("what", "media alias 3"),
             ("tenant", tenant),
             ("kind", geometry.kind),
             ("width", width),
             ("height", height),
             ("frames", geometry.frames),
             ("seconds per grid", geometry.seconds_per_grid),
+            *_mode(processor),
             *file,
             *(field for frame in shot.frames for field in _picture_fields(frame)),
         )
     )
 
 
+def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
+    """Nothing for exact pixels, whose keys stay what they were before there was another mode."""
+    return () if processor == "exact" else (("processor", processor),)
+
+
 def _picture_fields(picture: bytes | Image.Image) -> tuple[tuple[str, FieldValue], ...]:
     if isinstance(picture, bytes):
         return (("file", picture),)
-    return (("width", picture.width), ("height", picture.height), ("pixels", picture.tobytes()))
+    return (("width", picture.width), ("height", picture.height), ("pixels", _pixel_digest(picture)))
+
+
+def _pixel_digest(picture: Image.Image) -> bytes:
+    """Of the memory of a picture whose size another field tells. What it holds beside the colours counts too: of two
+    equal pictures one may seem new, but never a new one known."""
+    hasher = blake3.blake3()
+    for band in bands(picture):
+        hasher.update(np.ascontiguousarray(band).reshape(-1).data)
+    return hasher.digest()
 
 
 def _raw(value: FieldValue) -> bytes | memoryview:

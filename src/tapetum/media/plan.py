@@ -45,14 +45,15 @@ class Shot:
             return len(self.file.data)
         return sum(len(frame) for frame in self.frames if isinstance(frame, bytes))
 
-    def pictures(self, config: MediaConfig, go_on: GoOn) -> Iterator[Image.Image]:
-        """Canonical pictures one by one, each decoded when it is asked for."""
+    def pictures(self, config: MediaConfig, go_on: GoOn, used: tuple[int, int]) -> Iterator[Image.Image]:
+        """Canonical pictures one by one, each decoded when it is asked for, to be scaled to the `used` size."""
+        enough = used if config.mm_processor == "fast" else None
         if self.file is not None and self.header is not None:
             yield from read_frames(self.file.data, self.header, self.indices, config, go_on)
             return
         for frame in self.frames:
             go_on()
-            yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on)
+            yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from tapetum import __version__
 from tapetum.core.config import MediaConfig
-from tapetum.core.media import MediaKind
+from tapetum.core.media import MediaKind, ProcessorMode
 from tapetum.processing.base import Processor
 from tapetum.processing.options import ProcessorOptions
 from tapetum.server.serving import Serving, json_response
@@ -40,6 +40,7 @@ class MediaLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float
     allowed_domains: Sequence[str]
     has_local_files: bool
+    processor: ProcessorMode
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -98,6 +99,7 @@ def _media_limits(media: MediaConfig) -> MediaLimits:
         timeout_s=media.timeout_s,
         allowed_domains=media.allowed_domains,
         has_local_files=media.allowed_local_path is not None,
+        processor=media.mm_processor,
     )
 
 
