@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-TORCH_FREE = ["core", "cache", "sched", "text", "media", "processing", "server", "assets", "native"]
+TORCH_FREE = ["bench", "core", "cache", "sched", "text", "media", "processing", "server", "assets", "native"]
 
 # Runs in a fresh interpreter: imports a package with all its modules and prints who asked for torch.
 PROBE = """

@@ -122,7 +122,8 @@ async def run_script(target: Target, script: Script) -> Outcome:
     paced = asyncio.create_task(_pace(target, script.paced, ended))
     await asyncio.sleep(script.lead_s)
     lanes = await asyncio.gather(*(_lane(target, lane) for lane in script.lanes))
-    ended.set()
+    if lanes:  # paced questions alone are all asked
+        ended.set()
     return Outcome(lanes=tuple(lanes), paced=await paced, wall_s=time.perf_counter() - started_s)
 
 

@@ -96,24 +96,11 @@ def _program(kind: str, path: str) -> str:
 
 def _tapetum(ground: Ground) -> Peer:
     command = (
-        *(
-            sys.executable,
-            "-m",
-            "tapetum",
-            "serve",
-            str(ground.checkpoint),
-            "--served-model-name",
-            _MODEL_NAME,
-        ),
-        *("--device", "cpu", "--dtype", "bfloat16", "--threads", str(ground.threads)),
-        *(
-            "--max-model-len",
-            str(_CONTEXT),
-            "--kv-cache-memory",
-            str(ground.kv_gib),
-            "--log-level",
-            "warning",
-        ),
+        *(sys.executable, "-m", "tapetum", "serve", str(ground.checkpoint)),
+        *("--served-model-name", _MODEL_NAME, "--device", "cpu", "--dtype", "bfloat16"),
+        *("--threads", str(ground.threads), "--max-model-len", str(_CONTEXT)),
+        *("--kv-cache-memory", str(ground.kv_gib), "--log-level", "warning"),
+        *("--speculate", "off"),  # random weights repeat one token, which every guess gets right
     )
     return _peer("tapetum", "Tapetum bf16", command, ground)
 

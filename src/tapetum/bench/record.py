@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-from tapetum import __version__
 from tapetum.bench.figures import Figures
 from tapetum.bench.guard import Use
 from tapetum.core.errors import ConfigError
@@ -43,6 +42,7 @@ class Repeat:
 class Setup:
     """What was measured, where and when."""
 
+    version: str  # of Tapetum
     model: str
     shape: str | None
     threads: int
@@ -50,7 +50,6 @@ class Setup:
     commands: Mapping[str, str]  # by peer
     failed: Mapping[str, str] = field(default_factory=dict)  # peers that were left out, and why
     at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
-    version: str = __version__
     processor: str = field(default_factory=lambda: processor_name(Path("/proc/cpuinfo")))
     num_cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 

@@ -70,7 +70,8 @@ class Paced:
 class Script:
     """Lanes run at once, the questions of a lane one after another.
 
-    Paced questions begin at once and are sent until all lanes have ended; lanes begin after `lead_s`.
+    Paced questions begin at once and are sent until all lanes have ended, all of them where there are no lanes; lanes
+    begin after `lead_s`.
     """
 
     lanes: tuple[tuple[Ask, ...], ...]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tapetum import __version__
 from tapetum.command_help import FlagsCommand
 from tapetum.core.errors import ConfigError
 from tapetum.flags import COUNT, option
@@ -77,6 +78,7 @@ def _measure(found: Sequence[Peer], model: Path, threads: int, out: Path, option
 
     def record() -> Record:
         setup = Setup(
+            version=__version__,
             model=model.name,
             shape=shape_of(model),
             threads=threads,
