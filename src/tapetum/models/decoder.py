@@ -107,20 +107,20 @@ class Decoder:
         self._ops = ops
         self._embedding = weights.take("embed")
         self._head = weights.linear("embed" if config.is_tied else "head")
+        device = self._embedding.device
+        step = torch.arange(config.head_dim // 2, device=device, dtype=torch.float32) * 2 / config.head_dim
+        axes = [axis for axis, count in enumerate(config.mrope_section) for _ in range(count)]
         parts = DecoderParts(
             norm=weights.take("norm"),
             layers=tuple(_take_layer(weights, f"layers.{i}.") for i in range(config.num_layers)),
+            axes=torch.tensor(axes, device=device),  # (t, h, w)
+            frequencies=config.rope_theta**-step,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             eps=config.rms_norm_eps,
         )
         self._run = ops.decoder(parts) if ops.decoder else LayerByLayer(parts, ops)
-        device = self._embedding.device
-        step = torch.arange(config.head_dim // 2, device=device, dtype=torch.float32) * 2 / config.head_dim
-        self._frequencies = config.rope_theta**-step  # [D / 2]
-        axes = [axis for axis, count in enumerate(config.mrope_section) for _ in range(count)]
-        self._axes = torch.tensor(axes, device=device)  # which of (t, h, w) turns each frequency
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return F.embedding(token_ids, self._embedding)
@@ -128,8 +128,7 @@ class Decoder:
     def forward(
         self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
     ) -> Tensor:
-        turns = self._ops.turns(position_ids, self._axes, self._frequencies, x.dtype)
-        return self._run(x, turns, caches, layout)
+        return self._run(x, position_ids, caches, layout)
 
     def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self._ops.head(self._head, hidden)
@@ -142,9 +141,10 @@ class LayerByLayer:
         self._parts, self._ops = parts, ops
 
     def __call__(
-        self, x: Tensor, turns: tuple[Tensor, Tensor], caches: Sequence[Tensor], layout: AttentionLayout
+        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
     ) -> Tensor:
         ops, eps = self._ops, self._parts.eps
+        turns = ops.turns(position_ids, self._parts.axes, self._parts.frequencies, x.dtype)
         last = self._parts.layers[-1]
         for layer, cache in zip(self._parts.layers, caches, strict=True):
             mixed = self._attend(layer, ops.rms_norm(x, layer.norm1, eps), turns, cache, layout)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.native_linear import NativeLinear
-from tapetum.ops.native_rows import CODES
+from tapetum.ops.native_rows import CODES, MAX_HEAD_WIDTH
 from tapetum.ops.parts import DecoderParts, Linear
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -42,6 +42,8 @@ class _Decoder(ctypes.Structure):
         ("num_layers", _L),
         ("norm", _P),
         ("hidden", _L),
+        ("axis", _P),
+        ("frequency", _P),
         ("heads", _I),
         ("kv_heads", _I),
         ("head_dim", _I),
@@ -56,8 +58,7 @@ class _Step(ctypes.Structure):
 
     _fields_ = (
         ("x", _P),
-        ("cos", _P),
-        ("sin", _P),
+        ("positions", _P),
         ("slots", _P),
         ("tokens", _L),
         ("caches", _P),
@@ -75,6 +76,7 @@ class _Step(ctypes.Structure):
 
 class NativeDecoder:
     def __init__(self, library: ctypes.CDLL, parts: DecoderParts) -> None:
+        assert parts.head_dim <= MAX_HEAD_WIDTH, f"heads are {parts.head_dim} wide, limit {MAX_HEAD_WIDTH}"
         self._library, self._parts = library, parts  # the parts own what the structures point to
         self._layers = (_Layer * len(parts.layers))(
             *(
@@ -90,6 +92,8 @@ class NativeDecoder:
             num_layers=len(parts.layers),
             norm=parts.norm.data_ptr(),
             hidden=len(parts.norm),
+            axis=parts.axes.data_ptr(),
+            frequency=parts.frequencies.data_ptr(),
             heads=parts.num_heads,
             kv_heads=parts.num_kv_heads,
             head_dim=parts.head_dim,
@@ -100,15 +104,16 @@ class NativeDecoder:
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def __call__(
-        self, x: Tensor, turns: tuple[Tensor, Tensor], caches: Sequence[Tensor], layout: AttentionLayout
+        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
     ) -> Tensor:
         """x [T, hidden], which is used up -> normalised hidden states [R, hidden]."""
+        assert position_ids.is_contiguous() and x.is_contiguous()
         self._reserve(len(x))
         out = x.new_empty(len(layout.sample_rows), x.shape[1])
         pointers = (_P * len(caches))(*(cache.data_ptr() for cache in caches))
         _, num_blocks, block_size, _ = caches[0].shape
         step = _Step(
-            x.data_ptr(), turns[0].data_ptr(), turns[1].data_ptr(), layout.slots.data_ptr(), len(x),
+            x.data_ptr(), position_ids.data_ptr(), layout.slots.data_ptr(), len(x),
             ctypes.addressof(pointers), num_blocks, layout.rows.data_ptr(), len(layout.rows),
             layout.blocks.data_ptr(), layout.sample_rows.data_ptr(), len(out),
             self._workspace.data_ptr(), out.data_ptr(), block_size,

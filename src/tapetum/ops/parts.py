@@ -34,11 +34,13 @@ class LayerParts:
 class DecoderParts:
     layers: tuple[LayerParts, ...]
     norm: Tensor  # after the last layer
+    axes: Tensor  # [D / 2] int64, the axis of the positions that turns each pair of values
+    frequencies: Tensor  # [D / 2] float32
     num_heads: int
     num_kv_heads: int
     head_dim: int
     eps: float
 
 
-# (x [T, hidden], which is used up, cos and sin of `turns`, caches, layout) -> normalised hidden states [R, hidden]
-RunDecoder = Callable[[Tensor, tuple[Tensor, Tensor], Sequence[Tensor], AttentionLayout], Tensor]
+# (x [T, hidden], which is used up, positions [axes, T], caches, layout) -> normalised hidden states [R, hidden]
+RunDecoder = Callable[[Tensor, Tensor, Sequence[Tensor], AttentionLayout], Tensor]

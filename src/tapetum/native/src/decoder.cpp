@@ -19,17 +19,23 @@ int64_t joined_width(const Decoder& decoder) {
 
 int64_t mixed_width(const Decoder& decoder) { return int64_t(decoder.heads) * decoder.head_dim; }
 
-// Two areas are enough: what goes into a product lies in `narrow`, and what comes out of it in `wide`, or the other way
-// round.
+int64_t in_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+// Two areas are enough for the layers: what goes into a product lies in `narrow`, and what comes out of it in `wide`, or
+// the other way round.
 int64_t narrow_bytes(const Decoder& decoder, int64_t tokens) {
-  const int64_t bytes = tokens * std::max(decoder.hidden, mixed_width(decoder)) * size_of(decoder.dtype);
-  return (bytes + kLine - 1) / kLine * kLine;
+  return in_lines(tokens * std::max(decoder.hidden, mixed_width(decoder)) * size_of(decoder.dtype));
 }
 
 int64_t wide_bytes(const Decoder& decoder, int64_t tokens) {
   int64_t width = joined_width(decoder);
   for (int64_t i = 0; i < decoder.num_layers; ++i) width = std::max(width, decoder.layers[i].gate_up->outputs);
-  return tokens * width * size_of(decoder.dtype);
+  return in_lines(tokens * width * size_of(decoder.dtype));
+}
+
+// Of cos, and of sin.
+int64_t turn_bytes(const Decoder& decoder, int64_t tokens) {
+  return in_lines(tokens * decoder.head_dim * size_of(decoder.dtype));
 }
 
 // Keep the rows [count] of a matrix that are wanted, in its first rows.
@@ -45,11 +51,15 @@ class Run {
       : decoder_(decoder),
         step_(step),
         norm_{decoder.dtype, decoder.hidden, decoder.eps},
-        narrow_(step.workspace),
-        wide_(static_cast<char*>(step.workspace) + narrow_bytes(decoder, step.tokens)) {}
+        narrow_(static_cast<char*>(step.workspace)),
+        wide_(narrow_ + narrow_bytes(decoder, step.tokens)),
+        cos_(wide_ + wide_bytes(decoder, step.tokens)),
+        sin_(cos_ + turn_bytes(decoder, step.tokens)) {}
 
   void all_layers() {
     int64_t tokens = step_.tokens;
+    make_turns({decoder_.dtype, tokens, decoder_.head_dim / 2, step_.positions, decoder_.axis, decoder_.frequency, cos_,
+                sin_});
     for (int64_t i = 0; i < decoder_.num_layers; ++i) {
       attend(decoder_.layers[i], step_.caches[i]);
       if (i + 1 == decoder_.num_layers) {
@@ -69,9 +79,9 @@ class Run {
     const int heads = decoder_.heads, kv_heads = decoder_.kv_heads;
     rms_norm(norm_, step_.x, layer.norm1, step_.tokens, narrow_);
     linear(*layer.qkv, narrow_, decoder_.hidden, step_.tokens, nullptr, 0, wide_, joined);
-    rotate({decoder_.dtype, step_.tokens, heads + kv_heads, width, joined, joined}, wide_, step_.cos, step_.sin, wide_);
+    rotate({decoder_.dtype, step_.tokens, heads + kv_heads, width, joined, joined}, wide_, cos_, sin_, wide_);
     const Cache cache{keys_and_values, step_.num_blocks, step_.block_size, kv_heads, int(width), decoder_.dtype};
-    const char* keys = static_cast<const char*>(wide_) + heads * width * size_of(decoder_.dtype);
+    const char* keys = wide_ + heads * width * size_of(decoder_.dtype);
     const char* values = keys + kv_heads * width * size_of(decoder_.dtype);
     write_kv(cache, keys, values, joined, step_.slots, step_.tokens);
     paged_attention(wide_, joined, cache, {step_.rows, step_.num_rows, step_.blocks}, heads,
@@ -90,14 +100,16 @@ class Run {
   const Decoder& decoder_;
   const DecoderStep& step_;
   const NormShape norm_;
-  void* const narrow_;
-  void* const wide_;
+  char* const narrow_;
+  char* const wide_;
+  char* const cos_;
+  char* const sin_;
 };
 
 }  // namespace
 
 int64_t decoder_workspace(const Decoder& decoder, int64_t tokens) {
-  return narrow_bytes(decoder, tokens) + wide_bytes(decoder, tokens);
+  return narrow_bytes(decoder, tokens) + wide_bytes(decoder, tokens) + 2 * turn_bytes(decoder, tokens);
 }
 
 void run_decoder(const Decoder& decoder, const DecoderStep& step) { Run(decoder, step).all_layers(); }

@@ -22,6 +22,8 @@ struct Decoder {
   int64_t num_layers;
   const void* norm;  // the last one, [hidden]
   int64_t hidden;
+  const int64_t* axis;     // [D / 2], of each pair of values, as rotary.h says
+  const float* frequency;  // [D / 2]
   int heads, kv_heads, head_dim, dtype;  // H, K, D
   float eps;
   float scale;  // of the scores
@@ -29,7 +31,7 @@ struct Decoder {
 
 struct DecoderStep {
   void* x;  // [tokens, hidden]; overwritten
-  const void *cos, *sin;  // [tokens, D], as `rotate` takes them
+  const int64_t* positions;  // [axes, tokens]
   const int64_t* slots;  // [tokens]
   int64_t tokens;
   void* const* caches;  // of each layer, as kv.h says
