@@ -76,6 +76,7 @@ def make_request(
     priority: int = 0,
     arrival_s: float = 0.0,
     deadline_s: float | None = None,
+    prediction: Iterable[int] = (),
 ) -> Request:
     return Request(
         request_id=request_id,
@@ -87,6 +88,7 @@ def make_request(
         priority=priority,
         arrival_s=arrival_s,
         deadline_s=deadline_s,
+        prediction=tuple(prediction),
     )
 
 

@@ -168,6 +168,7 @@ TABLE: dict[str, _Writer] = {
     "feature_cache_mb": _encoder_cache,
     "caches": _nothing,
     "schedule": _text_flag("--schedule"),
+    "speculate": _text_flag("--speculate"),
     "itl_target_ms": _number_flag("--itl-target-ms"),
     "max_images_per_request": _json_flag("--limit-mm-per-prompt", "image"),
     "max_images": _json_flag("--limit-mm-per-prompt", "image"),

@@ -42,7 +42,9 @@ class ObedientScript(Script):
     def execute(self, plan: BatchPlan) -> StepResult:
         result = super().execute(plan)
         bound = {name: _first_allowed(mask) for name, mask in plan.masks.items() if name in result.tokens}
-        tokens = {name: replace(result.tokens[name], token_id=token_id) for name, token_id in bound.items()}
+        tokens = {
+            name: (replace(result.tokens[name][0], token_id=token_id),) for name, token_id in bound.items()
+        }
         return replace(result, tokens={**result.tokens, **tokens})
 
 
@@ -111,8 +113,8 @@ def test_an_answer_has_all_that_is_required_and_what_is_not_may_be_left_out() ->
 
 def test_fields_that_are_only_refused_are_not_shown() -> None:
     shown = set(SCHEMAS["ChatRequest"]["properties"])
-    assert shown >= {"messages", "temperature", "tools", "response_format", "max_visual_tokens"}
-    assert not shown & {"audio", "store", "prediction"}
+    assert shown >= {"messages", "temperature", "tools", "response_format", "max_visual_tokens", "prediction"}
+    assert not shown & {"audio", "store", "documents"}
 
 
 def test_keys_are_in_the_document_where_there_are_keys() -> None:

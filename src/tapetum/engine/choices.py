@@ -36,6 +36,12 @@ class Choices:
         """Of each answer that has begun, None where it has not been read to its end."""
         return tuple(generation.finish_reason for generation in self._all.values())
 
+    @property
+    def num_predicted(self) -> tuple[int, int]:
+        """Tokens of the prediction that came true in these answers, and tokens that did not, as far as they are over."""
+        each = [generation.num_predicted for generation in self._all.values()]
+        return sum(right for right, _ in each), sum(wrong for _, wrong in each)
+
     def cancel(self) -> None:
         """Ask the engine to end all of them. No effect on those that have ended."""
         for generation in self._all.values():

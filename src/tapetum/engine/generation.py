@@ -63,6 +63,12 @@ class Generation:
         """Tokens of the prompt that were not computed again; known with the first token."""
         return self._stats.num_cached_tokens if self._stats else 0
 
+    @property
+    def num_predicted(self) -> tuple[int, int]:
+        """Tokens of the prediction that were verified: right ones, wrong ones. Known once the last delta has been read."""
+        stats = self._stats or RequestStats()
+        return stats.num_predicted_right, stats.num_predicted_wrong
+
     def __aiter__(self) -> Generation:
         return self
 

@@ -20,11 +20,19 @@ class PromptDetails(Struct, frozen=True, kw_only=True):
     visual_tokens: int
 
 
+class CompletionDetails(Struct, frozen=True, kw_only=True):
+    """Tokens of the client's prediction that were verified: those that came true, and those that did not."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class Queue(Struct, frozen=True):

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from tapetum.core.plan import SampledToken
 from tapetum.engine.choices import Choices
@@ -19,7 +20,7 @@ from tapetum.server.chat.candidates import logprobs_of
 from tapetum.server.chat.schema import ChatRequest
 from tapetum.server.chat.voice import Voice
 from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice, Logprobs
-from tapetum.server.disclosure import Disclosure, Usage, closing, opening, usage
+from tapetum.server.disclosure import CompletionDetails, Disclosure, Usage, closing, opening, usage
 from tapetum.text.tokenizer import Tokenizer
 
 _NOTHING = AnswerMessage()
@@ -66,7 +67,7 @@ class Reply:
         return self._answer(
             "chat.completion",
             [self._choice(index, voice) for index, voice in enumerate(self._voices)],
-            usage=usage(self._generation, self.choices.num_tokens),
+            usage=self._usage(),
             tapetum=closing(self._generation),
             has_prompt_ids=True,
         )
@@ -84,9 +85,18 @@ class Reply:
                     if delta.finish_reason is not None:
                         yield self._closing_chunk(index)
             if self._asked.has_usage_chunk:
-                yield self._chunk(usage=usage(self._generation, self.choices.num_tokens))
+                yield self._chunk(usage=self._usage())
         finally:
             self._close()
+
+    def _usage(self) -> Usage:
+        choices = self.choices
+        counted = usage(choices.generation, choices.num_tokens)
+        if self._asked.prediction is None:
+            return counted
+        right, wrong = choices.num_predicted
+        details = CompletionDetails(accepted_prediction_tokens=right, rejected_prediction_tokens=wrong)
+        return replace(counted, completion_tokens_details=details)
 
     @property
     def _tells_tokens(self) -> bool:

@@ -6,7 +6,7 @@ said beside what is made of it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -38,6 +38,24 @@ class MediaIO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     video: dict[str, object] | None = None
 
 
+class PredictedText(Struct, frozen=True, kw_only=True):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Struct, frozen=True, kw_only=True):
+    """A text that the answer will largely follow."""
+
+    type: Literal["content"]
+    content: str | list[PredictedText]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: int | None = None
@@ -46,6 +64,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
+    prediction: Prediction | None = None
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -71,7 +90,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 def check_chat(request: ChatRequest) -> None:
     """What the types of the fields do not say; raises InvalidParameter and its children."""
-    refuse_unserved(request)
+    refuse_unserved(request, but=("prediction",))
     if request.stream_options and request.stream_options.continuous_usage_stats:
         raise unserved("stream_options.continuous_usage_stats")
     for index, message in enumerate(request.messages):

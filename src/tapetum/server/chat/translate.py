@@ -5,7 +5,7 @@ Owns no validation of types (schema) and none of ranges (core).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tapetum.core.chat import ChatInput, Message
 from tapetum.core.request import SamplingParams
@@ -53,11 +53,12 @@ def _chat_input(asked: ChatRequest, use: ToolUse) -> ChatInput:
 
 def _sampling(asked: ChatRequest) -> SamplingParams:
     newer = asked.max_completion_tokens
-    return sampling_params(
+    sampling = sampling_params(
         asked,
         max_tokens=asked.max_tokens if newer is None else newer,
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
+    return replace(sampling, prediction=asked.prediction.text) if asked.prediction else sampling
 
 
 def _options(asked: ChatRequest) -> Options:
