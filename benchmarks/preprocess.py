@@ -2,9 +2,9 @@
 
     python benchmarks/preprocess.py [--seconds 20]
 
-The peer is its Pillow processor. One picture (smooth, with some grain, 4000x3000, quality 90) to at most 1344x1008 pixels. The ways take turns,
-and each figure is a median, so that other work on the machine falls on all alike. That the exact patches are those of
-the reference is checked before anything is timed. Below: how long the parts of ours take.
+The peer is its Pillow processor, the picture a smooth one with some grain, 4000x3000 at quality 90, to at most
+1344x1008 pixels. The ways take turns, and each figure is a median, so that other work on the machine falls on all
+alike. That the exact patches are those of the peer is checked before anything is timed. Below: the parts of ours.
 """
 
 from __future__ import annotations
