@@ -203,7 +203,9 @@ def test_every_row_has_a_goal_that_can_be_reached() -> None:
 
 
 def record() -> Record:
-    setup = Setup(version="1", model="m", shape="mini", threads=2, seed="s", commands={OURS: "tapetum serve m"})
+    setup = Setup(
+        version="1", model="m", shape="mini", threads=2, seed="s", commands={OURS: "tapetum serve m"}
+    )
     both = (repeat(OURS, "T1", tpot_s=0.0085), repeat("llama.cpp bf16", "T1", BUSY, tpot_s=0.01))
     return Record(setup=setup, repeats=both)
 

@@ -1,7 +1,8 @@
 """The order of a run: repeats outermost, within each the peers in turn, so that all meet the same machine.
 
-Owns which servers run when. Each is started once and kept while others are asked, unless it spins while it waits, or
-the time to its first token is asked for (P10). A peer that fails is told and left out from there; the others go on.
+Owns which servers run when. Each is started once and kept while others are asked, unless it spins while it waits.
+Where starts are asked for (P10), each is started for its turn and stopped after it, so one alone is in memory. A peer
+that fails is told and left out from there; the others go on.
 """
 
 from __future__ import annotations
@@ -68,13 +69,11 @@ class Run:
                 self._stop(launched.peer)
 
     async def _turn(self, peer: Peer, number: int) -> None:
-        if START in self._plan.workloads:
-            self._stop(peer)
         launched = self._running.get(peer.label) or await self._start(peer, number)
         for workload in self._plan.workloads:
             if workload not in (START, PATCHES):
                 self._told(await self._repeat(launched, workload, number))
-        if launched.spins():
+        if START in self._plan.workloads or launched.spins():
             self._stop(peer)
 
     def _patches(self, number: int) -> None:

@@ -29,7 +29,13 @@ _OUT = click.Path(file_okay=False, path_type=Path)
 @option("--peer", "named", multiple=True, help="vllm, llama or transformers, as KIND or KIND=PATH; several.")
 @option("--gguf", "gguf", multiple=True, help="The checkpoint for llama, as PRECISION=FILE; several.")
 @option("--mmproj", "mmproj", type=_FILE, help="Its vision part, for llama.")
-@option("--workloads", "workloads", default="T1,W1,W2,W3,W4,W5", show_default=True, help="Also P10, P11.")
+@option(
+    "--workloads",
+    "workloads",
+    default="T1,W1,W2,W3,W4,W5",
+    show_default=True,
+    help="Also P10 (start each server for its turn alone), P11.",
+)
 @option("--repeats", "repeats", type=COUNT, default=3, show_default=True, help="Repeats of each workload.")
 @option("--requests", "num_requests", type=COUNT, default=4, show_default=True, help="Of T1 and W1.")
 @option("--per-client", "per_client", type=COUNT, default=2, show_default=True, help="Requests, in W2.")
