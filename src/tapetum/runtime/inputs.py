@@ -47,18 +47,17 @@ class _Entry:
         room = self.num_tokens + request.max_tokens
         self.spans = prompt.spans
         self.last_span_end = max((span.end for span in prompt.spans), default=0)
-        self.token_ids = np.zeros(room, np.int64)
-        self.token_ids[: self.num_tokens] = prompt.token_ids
-        self.position_ids = np.empty((3, room), np.int64)
-        self.position_ids[:, : self.num_tokens] = np.asarray(prompt.position_ids)
+        self.ids = np.zeros((4, room), np.int64)  # token ids, then positions on three axes
+        self.ids[0, : self.num_tokens] = prompt.token_ids
+        self.ids[1:, : self.num_tokens] = np.asarray(prompt.position_ids)
         # Past the prompt all axes advance together.
-        self.position_ids[:, self.num_tokens :] = np.arange(self.num_tokens, room) + prompt.position_delta
+        self.ids[1:, self.num_tokens :] = np.arange(self.num_tokens, room) + prompt.position_delta
         self._block_ids: tuple[int, ...] = ()
         self._blocks = np.empty(0, np.int32)
 
     def append(self, token_ids: Sequence[int]) -> None:
         end = self.num_tokens + len(token_ids)
-        self.token_ids[self.num_tokens : end] = token_ids
+        self.ids[0, self.num_tokens : end] = token_ids
         self.num_tokens = end
 
     def blocks(self, block_ids: tuple[int, ...]) -> np.ndarray:
@@ -101,26 +100,22 @@ def build_inputs(
     """Pack the rows of one step and move everything to the device."""
     packed = sorted(rows, key=lambda row: (row.length > 1, row.start if row.length == 1 else 0))
     num_tokens = sum(row.length for row in packed)
-    token_ids, slots = np.empty(num_tokens, np.int64), np.empty(num_tokens, np.int64)
-    position_ids = np.empty((3, num_tokens), np.int64)
+    ids, slots = np.empty((4, num_tokens), np.int64), np.empty(num_tokens, np.int64)
     numbers: list[tuple[int, int, int, int]] = []
     tables: list[np.ndarray] = []
-    sampled: list[int] = []
-    sample_ids: list[str] = []
+    sampled: list[tuple[str, int]] = []
     copies: list[FeatureCopy] = []
     start = num_blocks = 0
     for row in packed:
         entry, end = book[row.request_id], start + row.length
         if row.guess:  # behind what is known, where the tokens that come true will stand
-            entry.token_ids[row.end - len(row.guess) : row.end] = row.guess
-        token_ids[start:end] = entry.token_ids[row.start : row.end]
-        position_ids[:, start:end] = entry.position_ids[:, row.start : row.end]
+            entry.ids[0, row.end - len(row.guess) : row.end] = row.guess
+        ids[:, start:end] = entry.ids[:, row.start : row.end]
         blocks = entry.blocks(row.block_ids)
         slots[start:end] = _slots(row, blocks, block_size)
         numbers.append((start, row.length, row.start, num_blocks))
         tables.append(blocks)
-        sampled += range(end - row.num_samples, end)
-        sample_ids += [row.request_id] * row.num_samples
+        sampled += [(row.request_id, place) for place in range(end - row.num_samples, end)]
         if row.start < entry.last_span_end:
             copies += _copies(row, start, entry.spans)
         start, num_blocks = end, num_blocks + len(blocks)
@@ -128,17 +123,13 @@ def build_inputs(
         rows=torch.from_numpy(np.array(numbers, np.int32)),
         blocks=torch.from_numpy(np.concatenate(tables)),
         slots=_to(slots, device),
-        sample_rows=_to(np.array(sampled, np.int64), device),
+        sample_rows=_to(np.array([place for _, place in sampled], np.int64), device),
         block_size=block_size,
         dtype=dtype,
     )
-    return StepInputs(
-        token_ids=_to(token_ids, device),
-        position_ids=_to(position_ids, device),
-        copies=tuple(copies),
-        layout=layout,
-        sample_ids=tuple(sample_ids),
-    )
+    on_device = _to(ids, device)
+    sample_ids = tuple(request_id for request_id, _ in sampled)
+    return StepInputs(on_device[0], on_device[1:], tuple(copies), layout, sample_ids)
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
