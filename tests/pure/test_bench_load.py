@@ -142,6 +142,10 @@ def test_paced_questions_alone_are_all_asked(server: MadeUp) -> None:
     assert len(run(server, Script(lanes=(), paced=paced)).paced) == 5
 
 
+def test_an_answer_in_one_event_ends_with_its_last_token() -> None:
+    assert Answer(pieces_s=(1.0,), end_s=4.0, num_tokens=4).tpot_s == 1.0
+
+
 def answered(*pieces: float, tokens: int = 2) -> Answer:
     return Answer(pieces_s=pieces, end_s=pieces[-1], num_tokens=tokens, num_prompt_tokens=1)
 

@@ -39,8 +39,9 @@ class Answer:
 
     @property
     def tpot_s(self) -> float:
-        """Servers may send several tokens in one event, so tokens count, not events."""
-        return (self.pieces_s[-1] - self.pieces_s[0]) / max(1, self.num_tokens - 1)
+        """Servers may send several tokens in one event, so tokens count, not events; all in one end with the answer."""
+        last_s = self.pieces_s[-1] if len(self.pieces_s) > 1 else self.end_s
+        return (last_s - self.pieces_s[0]) / max(1, self.num_tokens - 1)
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
