@@ -38,7 +38,7 @@ class Choices:
 
     @property
     def num_predicted(self) -> tuple[int, int]:
-        """Tokens of the prediction that came true in these answers, and tokens that did not, as far as they are over."""
+        """Tokens of the prediction that came true in these answers, and those that did not, as far as they are over."""
         each = [generation.num_predicted for generation in self._all.values()]
         return sum(right for right, _ in each), sum(wrong for _, wrong in each)
 

@@ -65,7 +65,7 @@ class Generation:
 
     @property
     def num_predicted(self) -> tuple[int, int]:
-        """Tokens of the prediction that were verified: right ones, wrong ones. Known once the last delta has been read."""
+        """Tokens of the prediction that were verified, right and wrong ones; known once all has been read."""
         stats = self._stats or RequestStats()
         return stats.num_predicted_right, stats.num_predicted_wrong
 
