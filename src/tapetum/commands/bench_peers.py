@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ def peers(
     """
     from tapetum.bench.peers import Ground, peers_of
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are stopped then too
     ground = Ground(
         checkpoint=model,
         threads=threads or len(os.sched_getaffinity(0)),
