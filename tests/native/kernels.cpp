@@ -22,6 +22,8 @@ extern "C" int tpt_use_isa(const char* name);
 extern "C" void tpt_pack(const void* weight, int64_t ldw, int64_t outputs, int64_t inputs, int dtype, int activation,
                          void* to);
 
+void check_resize();  // resize.cpp
+
 namespace {
 
 using namespace tapetum;
@@ -232,6 +234,7 @@ int main() {
   check_pool();
   for (const char* set : {"portable", "avx2", "avx512"}) {
     if (tpt_use_isa(set) != 0) continue;
+    check_resize();
     for (const int threads : {1, 3}) {
       set_num_threads(threads);
       for (const int dtype : {0, 1}) check_all(dtype);

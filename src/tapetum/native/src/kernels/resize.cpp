@@ -128,25 +128,24 @@ Weights pack(const int32_t (&weights)[kTaps]) {
 }
 
 struct Lanes {
-  uint32_t v[16];  // byte of tap t: bits 8 t and up
+  uint8_t v[kTaps][16];
 };
 
-Lanes load(const uint8_t* p) {
+// Four squares of four taps, each of four bytes that lie together.
+template <class Place>
+Lanes gathered(const Place& place) {
   Lanes lanes;
-  for (int i = 0; i < 16; ++i)
-    lanes.v[i] = uint32_t(p[4 * i]) | uint32_t(p[4 * i + 1]) << 8 | uint32_t(p[4 * i + 2]) << 16 |
-                 uint32_t(p[4 * i + 3]) << 24;
+  for (int square = 0; square < 4; ++square)
+    for (int tap = 0; tap < kTaps; ++tap) memcpy(lanes.v[tap] + 4 * square, place(square) + 4 * tap, 4);
   return lanes;
 }
 
+Lanes load(const uint8_t* p) {
+  return gathered([&](int pixel) { return p + pixel * kCellBytes; });
+}
+
 Lanes load_turned(const uint8_t* const (&rows)[kTaps], int64_t at) {
-  Lanes lanes;
-  for (int row = 0; row < kTaps; ++row)
-    for (int colour = 0; colour < kPixelBytes; ++colour) {
-      const uint8_t* p = rows[row] + at + colour;
-      lanes.v[4 * row + colour] = uint32_t(p[0]) | uint32_t(p[4]) << 8 | uint32_t(p[8]) << 16 | uint32_t(p[12]) << 24;
-    }
-  return lanes;
+  return gathered([&](int row) { return rows[row] + at; });
 }
 
 struct Levels {
@@ -156,9 +155,9 @@ struct Levels {
 struct Sums {
   uint32_t v[16] = {};  // wraps, as the partial sums of the other sets do; the whole fits
 
-  void add(Lanes bytes, const Weights& weights) {
-    for (int i = 0; i < 16; ++i)
-      for (int tap = 0; tap < kTaps; ++tap) v[i] += (bytes.v[i] >> (8 * tap) & 0xff) * weights.word[tap];
+  void add(const Lanes& bytes, const Weights& weights) {
+    for (int tap = 0; tap < kTaps; ++tap)
+      for (int i = 0; i < 16; ++i) v[i] += bytes.v[tap][i] * weights.word[tap];
   }
 
   Levels levels() const {
@@ -175,6 +174,7 @@ struct Sums {
 
 #if defined(__AVX2__)
 __m128i turned(__m128i square) { return _mm_shuffle_epi8(square, turn()); }
+__m128i as_cell(__m128i square) { return turned(square); }
 __m128i load_square(const uint8_t* p) { return _mm_loadu_si128((const __m128i*)p); }
 void store(uint8_t* p, __m128i square) { _mm_storeu_si128((__m128i*)p, square); }
 #else
@@ -183,6 +183,7 @@ Levels turned(const Levels& square) {
   for (int i = 0; i < 16; ++i) other.v[i] = square.v[i % 4 * 4 + i / 4];
   return other;
 }
+const Levels& as_cell(const Levels& square) { return square; }  // bytes of a tap together: there is no wide load
 Levels load_square(const uint8_t* p) {
   Levels square;
   memcpy(square.v, p, sizeof square.v);
@@ -198,7 +199,7 @@ void across(const uint8_t* const (&rows)[kTaps], const int32_t* starts, const We
     const int64_t at = int64_t(starts[x]) * kPixelBytes;
     for (int group = 0; group < groups; ++group)
       sums.add(load_turned(rows, at + group * kTaps * kPixelBytes), weights[group]);
-    store(cells + x * kCellBytes, turned(sums.levels()));
+    store(cells + x * kCellBytes, as_cell(sums.levels()));
   }
 }
 
