@@ -144,9 +144,9 @@ def test_verified_tokens_are_those_of_one_at_a_time(share: float) -> None:
 def test_a_broken_position_behind_a_guess_is_left_to_the_next_step() -> None:
     sampler = _sampler({"a": {}})
     logits = torch.stack([_logits([1]), torch.full((WIDTH,), torch.nan), _logits([2])])
-    best = logits.argmax(-1)
+    best = logits.argmax(-1).tolist()
     best[1] = -1
-    first = int(best[0])
+    first = best[0]
     outcomes = verify(sampler, logits, best, ["a"] * 3, {"a": (first, 5)}, {})
     assert outcomes == {"a": (SampledToken(token_id=first),)}
     assert not isinstance(verify(sampler, logits[1:], best[1:], ["a"], {}, {})["a"], tuple)

@@ -18,7 +18,7 @@ class Scored:
     """What the rows of a step that sample choose from."""
 
     logits: Tensor  # [rows, vocabulary]
-    best: Tensor  # [rows], the best token, or -1 where the best logit is not finite
+    best: list[int]  # the best token of each row, or -1 where the best logit is not finite
     request_ids: tuple[str, ...]
 
 
@@ -39,4 +39,5 @@ class ModelRunner:
         hidden = self._model.forward(x, inputs.position_ids, self._kv.layers, inputs.layout)
         if not inputs.sample_ids:
             return None
-        return Scored(*self._model.head(hidden), inputs.sample_ids)
+        logits, best = self._model.head(hidden)
+        return Scored(logits, best.tolist(), inputs.sample_ids)

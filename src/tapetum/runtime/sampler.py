@@ -43,35 +43,41 @@ class Sampler:
         logits: Tensor,
         request_ids: Sequence[str],
         masks: Mapping[str, bytes] | None = None,
-        best: Tensor | None = None,
+        best: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
     ) -> list[SampledToken | EngineError]:
-        """One token for each row of `logits` [R, V], in order; where a request has a mask, one of its tokens.
+        """One token for each request, in order; where a request has a mask, one of its tokens.
 
-        `best` [R] are the best tokens, where they are known already.
+        A request has the row of `logits` [R, V] at its place; without places, they are its rows in order. `best` are
+        the best tokens of the rows, or BROKEN, where they are known already.
 
         A row whose logits hold NaN or +inf, or nothing but -inf, gets an error in place of a token and leaves
         its neighbours alone. Tokens enter the histories of their requests only here, when all rows are done.
         """
         states = [self._states[request_id] for request_id in request_ids]
         found = [masks.get(request_id) if masks else None for request_id in request_ids]
-        best = argmax(logits) if best is None else best
+        places = range(len(request_ids)) if places is None else places
+        best = argmax(logits).tolist() if best is None else best
+        chosen = [best[place] for place in places]
         if shaped := [row for row, state in enumerate(states) if state.is_shaped or found[row] is not None]:
-            rows = torch.tensor(shaped, device=logits.device)
+            rows = torch.tensor([places[row] for row in shaped], device=logits.device)
             picked = _pick(
                 logits.index_select(0, rows).float(),
                 [states[row] for row in shaped],
                 {place: mask for place, row in enumerate(shaped) if (mask := found[row]) is not None},
             )
-            best[rows] = picked.where(best[rows] != BROKEN, BROKEN)
+            for row, token_id in zip(shaped, picked.tolist(), strict=True):
+                if chosen[row] != BROKEN:
+                    chosen[row] = token_id
         outcomes: list[SampledToken | EngineError] = []
-        for row, token_id in enumerate(best.tolist()):
+        for row, token_id in enumerate(chosen):
             num_logprobs = states[row].num_logprobs
             if token_id == BROKEN:
                 outcomes.append(_broken(request_ids[row]))
             elif num_logprobs is None:
                 outcomes.append(SampledToken(token_id=token_id))
             else:
-                outcomes.append(_with_logprobs(logits[row], token_id, num_logprobs))
+                outcomes.append(_with_logprobs(logits[places[row]], token_id, num_logprobs))
         for state, outcome in zip(states, outcomes, strict=True):
             if isinstance(outcome, SampledToken):
                 state.append(outcome.token_id)

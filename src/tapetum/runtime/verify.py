@@ -22,12 +22,12 @@ Outcome = tuple[SampledToken, ...] | EngineError
 def verify(
     sampler: Sampler,
     logits: Tensor,
-    best: Tensor,
+    best: Sequence[int],
     request_ids: Sequence[str],
     guesses: Mapping[str, tuple[int, ...]],
     masks: Mapping[str, bytes],
 ) -> dict[str, Outcome]:
-    """`logits` [S, V] and their best tokens [S]; positions of a request are neighbours, one more than its guess has.
+    """`logits` [S, V] and their best tokens; positions of a request are neighbours, one more than its guess has.
 
     An error behind a guessed token is left to the next step, which begins there.
     """
@@ -37,7 +37,7 @@ def verify(
     going, depth = list(first), 0
     while going:
         places = [first[request_id] + depth for request_id in going]
-        sampled = sampler.sample(_rows(logits, places), going, masks, _rows(best, places))
+        sampled = sampler.sample(logits, going, masks, best, places)
         agreed: list[str] = []
         for request_id, token in zip(going, sampled, strict=True):
             if isinstance(token, SampledToken):
@@ -48,11 +48,3 @@ def verify(
                 outcomes[request_id] = token
         going, depth = agreed, depth + 1
     return outcomes | {request_id: tuple(tokens) for request_id, tokens in taken.items() if tokens}
-
-
-def _rows(values: Tensor, places: Sequence[int]) -> Tensor:
-    """Rows of a tensor, without a copy where they are neighbours."""
-    start, end = places[0], places[-1] + 1
-    if end - start == len(places) and all(place == start + i for i, place in enumerate(places)):
-        return values[start:end]
-    return values[list(places)]
