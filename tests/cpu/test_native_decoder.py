@@ -13,7 +13,7 @@ from tapetum.models.base import VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.native.library import load
 from tapetum.ops.best import argmax
-from tapetum.ops.table import native_table
+from tapetum.ops.table import choose_table, native_table
 from tests.checkpoints import write_checkpoint
 from tests.cpu.test_batch_invariance import PROMPT, Run, Share, decode, prefill
 
@@ -25,6 +25,13 @@ def make_model(directory: Path, dtype: torch.dtype, is_whole: bool) -> VisionLan
     ops = native_table(dtype)
     assert ops is not None and ops.decoder is not None
     return load_model(directory, dtype, CPU, ops if is_whole else dataclasses.replace(ops, decoder=None))
+
+
+def test_native_kernels_are_chosen_where_they_compute() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        assert choose_table(CPU, dtype).name.startswith("native-")
+        assert choose_table(torch.device("cuda"), dtype).name == "dense"
+    assert choose_table(CPU, torch.float16).name == "dense"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
