@@ -101,15 +101,15 @@ inline Vec low(Pairs a) { return {_mm256_castsi256_ps(_mm256_slli_epi32(a.v, 16)
 inline Vec high(Pairs a) {
   return {_mm256_castsi256_ps(_mm256_and_si256(a.v, _mm256_set1_epi32(int32_t(0xffff0000))))};
 }
-inline Vec dot(Vec acc, Pairs a, Pairs b) { return fma(high(a), high(b), fma(low(a), low(b), acc)); }
 #else
-constexpr int W = 8;
-typedef float Lanes __attribute__((vector_size(32)));
+constexpr int W = 4;  // what every 64-bit processor has: the compiler keeps longer ones in memory
+typedef float Lanes __attribute__((vector_size(16)));
 struct Vec {
   Lanes v;
 };
+typedef uint32_t Words __attribute__((vector_size(16)));
 struct Pairs {
-  bf16 v[2 * W];
+  Words v;
 };
 inline Vec zero() { return {Lanes{}}; }
 inline Vec all(float x) { return {Lanes{} + x}; }
@@ -137,23 +137,19 @@ inline Vec round(Vec a) {
 }
 inline Pairs load_pairs(const bf16* p) {
   Pairs a;
-  memcpy(a.v, p, sizeof a.v);
+  memcpy(&a.v, p, sizeof a.v);
   return a;
 }
 inline Pairs all_pairs(const bf16* p) {
-  Pairs a;
-  for (int i = 0; i < W; ++i) a.v[2 * i] = p[0], a.v[2 * i + 1] = p[1];
-  return a;
+  uint32_t pair;
+  memcpy(&pair, p, 4);
+  return {Words{} + pair};
 }
-inline Vec dot(Vec acc, const Pairs& a, const Pairs& b) {
-  for (int i = 0; i < W; ++i) {
-    acc.v[i] = acc.v[i] + widen(a.v[2 * i]) * widen(b.v[2 * i]);
-    acc.v[i] = acc.v[i] + widen(a.v[2 * i + 1]) * widen(b.v[2 * i + 1]);
-  }
-  return acc;
-}
+inline Vec low(Pairs a) { return {(Lanes)(a.v << 16)}; }
+inline Vec high(Pairs a) { return {(Lanes)(a.v & 0xffff0000)}; }
 #endif
 
+inline Vec dot(Vec acc, Pairs a, Pairs b) { return fma(high(a), high(b), fma(low(a), low(b), acc)); }
 inline void store(bf16* p, Vec a) {
   float wide[W];
   store(wide, a);
