@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,7 +121,7 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     dtype = resolve_dtype(config.model.dtype, directory, device)
     ops = choose_table(device, dtype)
     ops.use_threads(config.device.threads)
-    model = load_model(directory, dtype, device, ops)
+    model = load_model(directory, dtype, device, ops, resolve_pack_folder(config.model.pack_cache))
     spec = model.spec
     max_model_len = config.model.max_model_len
     if max_model_len is None:
@@ -166,6 +167,16 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device is {name!r}, but torch finds no CUDA device; use --device cpu")
     return device
+
+
+def resolve_pack_folder(name: str) -> Path | None:
+    """The folder named, or this user's by the XDG rules; None for no folder, or for a user without a home."""
+    if name != "auto":
+        return Path(name).expanduser() if name else None
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # which the rules say is to be ignored
+        base = os.path.expanduser("~/.cache")
+    return Path(base, "tapetum", "packed") if os.path.isabs(base) else None
 
 
 def resolve_dtype(name: str, directory: Path, device: torch.device) -> torch.dtype:
