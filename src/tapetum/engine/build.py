@@ -20,9 +20,9 @@ def build_engine(config: EngineConfig) -> Engine:
 
     directory = find_model(config.model)
     files = ModelFiles.load(directory)
-    executor = load_executor(directory, config)
-    facts = executor.facts
     started_s = time.perf_counter()
+    executor = load_executor(directory, config)
+    facts, loaded_s = executor.facts, time.perf_counter()
     cost = profile(executor, facts, files.processor, config, time.perf_counter)
-    _log.info("profiled in %.2f s", time.perf_counter() - started_s)
+    _log.info("loaded in %.2f s, profiled in %.2f s", loaded_s - started_s, time.perf_counter() - loaded_s)
     return Engine(config, executor=executor, facts=facts, files=files, cost=cost)
