@@ -207,10 +207,14 @@ def test_the_page_is_followed_over_slips() -> None:
     assert lookup.guess(4).token_ids == (100, 101, 102, 103)
     for token_id in (100, 101, 999):  # another word in place of 102
         lookup.append(token_id)
-    assert lookup.guess(4) is None
+    found = lookup.guess(2)
+    assert found.token_ids == (103, 104) and found.kind == "short"
     lookup.append(103)
     found = lookup.guess(3)
     assert found.token_ids == (104, 105, 106) and found.kind == "followed" and found.is_predicted
+    lookup.append(105)
+    lookup.append(999)
+    assert lookup.guess(4) is None  # two slips in a row
     for token_id in (105, 106):  # 104 left out: found again by two words
         lookup.append(token_id)
     assert lookup.guess(3).token_ids == (107, 108, 109)

@@ -39,12 +39,14 @@ class Lookup:
         self._expected = _Text(list(request.prediction))
         self._place = 0  # in the expected text, where the answer stands
         self._is_followed = bool(request.prediction)
+        self._has_slipped = False  # with the last token
 
     def append(self, token_id: int) -> None:
         """The next token of the answer. A single other word in the expected text is stepped over."""
         self._own.token_ids.append(token_id)
         expected, was_followed = self._expected.token_ids, self._is_followed
         self._is_followed = self._place < len(expected) and expected[self._place] == token_id
+        self._has_slipped = was_followed and not self._is_followed
         self._place += self._is_followed or was_followed
 
     def guess(self, longest: int) -> Guess | None:
@@ -58,7 +60,7 @@ class Lookup:
         if own_agreed > agreed:
             text, place, agreed = self._own, own_place, own_agreed
         if agreed < _LEAST:
-            return None
+            return self._guess(self._expected, self._place, longest, "short") if self._has_slipped else None
         if text is self._expected:
             self._place = place
         return self._guess(text, place, longest, "long" if agreed >= _LONG else "short")
