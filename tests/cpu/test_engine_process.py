@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from tapetum.core.chat import ChatInput, MediaPart, Message
-from tapetum.core.config import EngineConfig, ScheduleConfig
+from tapetum.core.config import EngineConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import CapacityError, CheckpointError, EngineDead, EngineError, TapetumError
 from tapetum.core.request import SamplingParams
 from tapetum.engine.remote import ProcessLink
@@ -267,6 +267,18 @@ async def test_what_keeps_an_engine_from_starting_is_told(builder, kind, words):
     service = AsyncEngine(ProcessLink(EngineConfig(), builder=f"{KIT}:{builder}"))
     with pytest.raises(kind, match=words):
         await service.start()
+    assert not service.is_healthy
+    await service.stop()
+
+
+@pytest.mark.parametrize("builder", ["build_late", "build_nothing"])
+async def test_files_that_the_front_cannot_read_end_the_process_too(tmp_path, builder):
+    (tmp_path / "config.json").write_text("{}")
+    link = ProcessLink(EngineConfig(model=ModelConfig(model=str(tmp_path))), builder=f"{KIT}:{builder}")
+    service = AsyncEngine(link)
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        await service.start()
+    assert link.pid is not None and not is_alive(link.pid)
     assert not service.is_healthy
     await service.stop()
 

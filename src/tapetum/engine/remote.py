@@ -46,11 +46,16 @@ class ProcessLink:
         return time.monotonic()  # one clock for all processes of a machine
 
     def start(self, on_news: OnNews, on_death: OnDeath) -> tuple[ModelFacts, ModelFiles]:
-        files = ModelFiles.load(find_model(self._config.model))
+        directory = find_model(self._config.model)  # which may have to fetch it, once for both processes
         with self._lock:
             if self._is_stopped:
                 raise CapacityError("the engine has been stopped")
             session = self._session = self._opened(on_news, on_death)
+        try:
+            files = ModelFiles.load(directory)  # while the process loads the model
+        except BaseException:
+            session.stop(0.0)
+            raise
         return session.opened(), files
 
     def stop(self, grace_s: float) -> None:
