@@ -139,7 +139,7 @@ async def test_streamed_as_joined(alone):
 
         streamed = await asyncio.gather(*map(read, CHATS))
     assert [text for text, _ in streamed] == alone
-    assert min(count for _, count in streamed) > 10
+    assert min(count for _, count in streamed) > 5  # several tokens at once where they were guessed
 
 
 def test_a_seed_gives_the_same_draw_among_neighbours(llm):
