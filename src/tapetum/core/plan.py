@@ -24,7 +24,7 @@ class Row:
     length: int
     block_ids: tuple[int, ...]
     has_sample: bool  # the last position yields a token
-    guess: tuple[int, ...] = ()  # the last tokens of the row, behind all that are known; only of rows that sample
+    guess: tuple[int, ...] = ()  # the row's last tokens, behind all that are known; only of rows that sample
 
     @property
     def end(self) -> int:
