@@ -176,7 +176,8 @@ def test_a_server_opens_at_once_gets_ready_drains_and_ends_well(started: list[Pr
 
 
 def test_a_grace_that_ends_cuts_off_and_a_second_signal_does_at_once(started: list[Process]) -> None:
-    started += [Process("--shutdown-grace-s", "0.5"), Process()]
+    slow = ("--speculate", "off")  # guessed tokens would end the answer before the grace does
+    started += [Process("--shutdown-grace-s", "0.5", *slow), Process(*slow)]
     ends = {}
     for server, signals in zip(started, (1, 2), strict=True):
         assert eventually(lambda server=server: server.status("/health") == 200, within_s=60)

@@ -48,7 +48,7 @@ SAMPLING = SamplingParams(
 def picture(name: str, value: int) -> MediaItem:
     item = make_item(name, 2)
     patches = np.full((item.geometry.num_patches, 12), value, np.uint8)
-    return replace(item, patches=patches, fetch_s=0.25, decode_s=0.5, resize_s=0.75)
+    return replace(item, patches=patches, processor="fast", fetch_s=0.25, decode_s=0.5, resize_s=0.75)
 
 
 def request(*segments: int | MediaItem) -> Request:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Geometry, MediaItem, Span
+from tapetum.core.media import Geometry, MediaItem, ProcessorMode, Span
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -37,6 +37,7 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     fetch_s: float
     decode_s: float
     resize_s: float
+    processor: ProcessorMode
 
 
 class SpanMessage(Struct, frozen=True, kw_only=True):
@@ -214,6 +215,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         fetch_s=item.fetch_s,
         decode_s=item.decode_s,
         resize_s=item.resize_s,
+        processor=item.processor,
     )
 
 

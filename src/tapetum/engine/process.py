@@ -164,6 +164,7 @@ class _Server:
             fetch_s=message.fetch_s,
             decode_s=message.decode_s,
             resize_s=message.resize_s,
+            processor=message.processor,
         )
 
     def _answer(self, ask: Ask) -> None:
