@@ -48,8 +48,9 @@ class Origin:
     def _count_canary(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                self._canary.accept()[0].close()
-                self._canary_hits += 1
+                visit, _ = self._canary.accept()
+                self._canary_hits += 1  # before the visitor can know
+                visit.close()
 
 
 class _MediaServer(ThreadingHTTPServer):
