@@ -40,6 +40,7 @@ check: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/pure/test_torch_free.py
+	$(BIN)/python tools/performance.py --check
 	$(BIN)/python tools/size.py
 
 bench: $(DEV)
