@@ -134,7 +134,9 @@ def test_a_signal_lets_an_answer_finish_and_ends_the_process_cleanly() -> None:
     whole: list[str] = []
 
     def ask() -> None:
-        request = body(SAMPLES[0], stream=True, ignore_eos=True, max_tokens=60)
+        request = body(
+            SAMPLES[0], stream=True, ignore_eos=True, max_tokens=1500, temperature=2.0, seed=1
+        )  # long enough to be seen, and nothing that guesses shorten
         headers = {"authorization": "Bearer secret"}
         url = f"{server.url}/v1/chat/completions"
         with httpx2.stream("POST", url, json=request, headers=headers, timeout=60) as response:
