@@ -13,7 +13,7 @@ from tapetum.native import library as native
 from tapetum.ops import native_linear, reference
 from tapetum.ops.best import BROKEN, argmax
 from tapetum.ops.native_linear import ACTIVATIONS, NativeLinear
-from tapetum.ops.parts import Activation
+from tapetum.ops.parts import Activation, has_gate
 
 DTYPES = (torch.float32, torch.bfloat16)
 # around the edges of a group (32 columns, 16 with a gate), of a word (2 inputs) and of a block of the packing
@@ -52,7 +52,7 @@ def fractions(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def rows_of_weight(outputs: int, activation: Activation) -> int:
-    return 2 * outputs if activation == "silu_mul" else outputs
+    return 2 * outputs if has_gate(activation) else outputs
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -90,11 +90,11 @@ def test_activations_bias_and_residual_are_those_of_the_reference(
                     torch.testing.assert_close(got, reference.Linear(*arguments)(x, residual), **close)
 
 
-@pytest.mark.parametrize("activation", ("quick_gelu", "gelu", "silu_mul"))
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:])
 def test_activations_hold_far_from_zero(library: ctypes.CDLL, activation: Activation) -> None:
     x = torch.tensor([-1e30, -200.0, -90.0, -20.0, -9.0, -5.0, -1e-3, 0.0, 1e-3, 5.0, 20.0, 90.0, 1e30])
     weight = torch.ones(rows_of_weight(1, activation), 1)
-    bias = torch.tensor([0.0, 1.0]) if activation == "silu_mul" else None
+    bias = torch.tensor([0.0, 1.0]) if has_gate(activation) else None
     weight[1:] = 0.0  # what the gate is multiplied with is the bias, 1
     got = NativeLinear(library, weight, bias, activation)(x[:, None])
     beside = torch.ones(len(x), len(weight) - 1)

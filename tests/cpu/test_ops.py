@@ -46,7 +46,7 @@ def test_elementwise(dtype: torch.dtype, bound: float, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("dtype,bound", DTYPES)
-@pytest.mark.parametrize("activation", ["none", "quick_gelu", "gelu", "silu_mul"])
+@pytest.mark.parametrize("activation", reference.ACTIVATIONS)
 def test_linear(dtype: torch.dtype, bound: float, activation: Activation) -> None:
     x, weight, bias = (randn(*size, dtype=dtype, seed=i) for i, size in enumerate([(7, 64), (96, 64), (96,)]))
     wanted = reference.Linear(weight, bias, activation)(x)

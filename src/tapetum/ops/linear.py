@@ -55,11 +55,22 @@ def _silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return _gelu_tanh(gate).mul_(up)
+
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "quick_gelu": _quick_gelu,
     "gelu": F.gelu,
     "silu_mul": _silu_mul,
+    "gelu_tanh": _gelu_tanh,
+    "gelu_tanh_mul": _gelu_tanh_mul,
 }
 
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from tapetum.ops import memory
-from tapetum.ops.parts import Activation
+from tapetum.ops.parts import Activation, has_gate
 
 CODES = {torch.float32: 0, torch.bfloat16: 1}  # the library's names of types
-ACTIVATIONS: tuple[Activation, ...] = ("none", "quick_gelu", "gelu", "silu_mul")  # in the library's order
+# in the library's order
+ACTIVATIONS: tuple[Activation, ...] = ("none", "quick_gelu", "gelu", "silu_mul", "gelu_tanh", "gelu_tanh_mul")
 ALIGNMENT = 64  # bytes, of a packed weight
 
 # (library, weight [N, K], activation) -> the packed weight, uint8, aligned
@@ -44,7 +45,7 @@ def num_packed_bytes(library: ctypes.CDLL, weight: Tensor, activation: Activatio
 
 
 def num_outputs(weight: Tensor, activation: Activation) -> int:
-    return len(weight) // 2 if activation == "silu_mul" else len(weight)
+    return len(weight) // 2 if has_gate(activation) else len(weight)
 
 
 def pack_into(library: ctypes.CDLL, weight: Tensor, activation: Activation, packed: Tensor) -> None:

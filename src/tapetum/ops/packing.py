@@ -11,7 +11,7 @@ from tapetum.ops.parts import Activation, Linear
 
 
 class Packing(Protocol):
-    """A matrix is [outputs, inputs], for silu_mul [2 outputs, inputs]; packed it is a run of bytes, uint8."""
+    """A matrix is [outputs, inputs], with a gate [2 outputs, inputs]; packed it is a run of bytes, uint8."""
 
     @property
     def layout(self) -> str:

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from tapetum.ops.layout import AttentionLayout
 
-# silu_mul: the weight holds the rows of the gate, then as many of the values it is multiplied with
-Activation = Literal["none", "quick_gelu", "gelu", "silu_mul"]
+Activation = Literal["none", "quick_gelu", "gelu", "silu_mul", "gelu_tanh", "gelu_tanh_mul"]
+
+
+def has_gate(activation: Activation) -> bool:
+    """Whether a weight holds the rows of a gate, then as many of the values it is multiplied with."""
+    return activation in ("silu_mul", "gelu_tanh_mul")
 
 
 class Linear(Protocol):
@@ -28,6 +32,15 @@ class LayerParts:
     norm2: Tensor
     gate_up: Linear
     down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DeepFeatures:
+    """Values [end - start, levels x hidden] for packed tokens [start, end): level i is added behind layer i."""
+
+    start: int
+    end: int
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from tapetum.ops.layout import AttentionLayout, Segments
 
 
 class Linear:
-    """`activation(x @ weight.T + bias) + residual`; weight [out, in], for silu_mul [2 out, in]."""
+    """`activation(x @ weight.T + bias) + residual`; weight [out, in], with a gate [2 out, in]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> None:
         self.weight, self.bias, self._activate = weight, bias, ACTIVATIONS[activation]
@@ -73,10 +73,21 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The approximation of Hendrycks and Gimpel (2016)."""
+    return F.gelu(x, approximate="tanh")
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """SwiGLU gate: [T, 2 I] -> [T, I]."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate) * up
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """GeGLU gate: [T, 2 I] -> [T, I]."""
+    gate, up = gate_up.chunk(2, -1)
+    return gelu_tanh(gate) * up
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -84,6 +95,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
     "gelu": F.gelu,
     "silu_mul": silu_mul,
+    "gelu_tanh": gelu_tanh,
+    "gelu_tanh_mul": gelu_tanh_mul,
 }
 
 

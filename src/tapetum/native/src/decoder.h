@@ -13,7 +13,7 @@ struct DecoderLayer {
   const Weight* qkv;  // hidden -> (H + 2 K) D
   const Weight* out;
   const void* norm2;
-  const Weight* gate_up;  // silu_mul
+  const Weight* gate_up;  // with a gate
   const Weight* down;
 };
 

@@ -2,7 +2,7 @@
 //
 // Layout of a packed weight: groups of 32 columns (outputs) one after the other; a group is [steps][32] words of four
 // bytes. A word holds the inputs of one step: one float32, or two neighbouring bfloat16. Missing inputs and outputs are
-// zeros. For silu_mul a group is 16 columns of the gate, then the 16 columns of the values they are multiplied with.
+// zeros. With a gate a group is 16 columns of the gate, then the 16 columns of the values they are multiplied with.
 // The layout does not depend on the instruction set, so a packed weight may be kept.
 //
 // Every output is one chain of sums over the inputs, from the first to the last, whatever the number of rows, of threads,
@@ -14,11 +14,16 @@
 
 namespace tapetum {
 
-enum class Activation : int { none, quick_gelu, gelu, silu_mul };
+enum class Activation : int { none, quick_gelu, gelu, silu_mul, gelu_tanh, gelu_tanh_mul };
+
+// Whether the weight has two rows for each output: of the gate, and of the value that it is multiplied with.
+inline bool has_gate(Activation activation) {
+  return activation == Activation::silu_mul || activation == Activation::gelu_tanh_mul;
+}
 
 struct Weight {
   const void* data;   // as above, aligned to 64 bytes
-  const float* bias;  // [outputs] or null; for silu_mul [2 outputs], gate first
+  const float* bias;  // [outputs] or null; with a gate [2 outputs], gate first
   int64_t outputs, inputs;
   int dtype;  // of the weight, of the rows and of the outputs
   Activation activation;

@@ -28,5 +28,11 @@ inline Vec gelu(Vec x) {
   return max(x, zero()) - size * all(0.5f) * tail;
 }
 
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel, 2016): the tanh is a sigmoid of twice as much.
+inline Vec gelu_tanh(Vec x) {
+  const Vec slope = fma(x * x, all(0.0713548163f), all(1.595769122f));
+  return sigmoid_times(x, slope);
+}
+
 }  // namespace TPT_ISA
 }  // namespace tapetum

@@ -58,7 +58,7 @@ TPT_API int64_t tpt_packed_bytes(int64_t outputs, int64_t inputs, int dtype, int
   return tapetum::packed_bytes(outputs, inputs, dtype, static_cast<tapetum::Activation>(activation));
 }
 
-// weight [outputs, inputs], for silu_mul [2 outputs, inputs] with the gate first; the stride of its rows in elements.
+// weight [outputs, inputs], with a gate [2 outputs, inputs], gate first; the stride of its rows in elements.
 TPT_API void tpt_pack(const void* weight, int64_t ldw, int64_t outputs, int64_t inputs, int dtype, int activation,
                       void* to) {
   const auto kind = static_cast<tapetum::Activation>(activation);

@@ -13,7 +13,7 @@ inline int64_t inputs_per_word(int dtype) { return dtype == 0 ? 1 : 2; }
 
 // Outputs that come from one group.
 inline int64_t outputs_per_group(Activation activation) {
-  return activation == Activation::silu_mul ? kGroupColumns / 2 : kGroupColumns;
+  return has_gate(activation) ? kGroupColumns / 2 : kGroupColumns;
 }
 
 inline int64_t num_steps(int64_t inputs, int dtype) {

@@ -35,7 +35,7 @@ class Finish {
     float bias[kGroupColumns] = {};
     if (weight_.bias) {
       std::copy_n(weight_.bias + first, count, bias);
-      if (weight_.activation == Activation::silu_mul)
+      if (has_gate(weight_.activation))
         std::copy_n(weight_.bias + weight_.outputs + first, count, bias + width_);
     }
     for (int r = 0; r < rows; ++r) {
@@ -61,15 +61,25 @@ class Finish {
         case Activation::gelu:
           sum = gelu(sum);
           break;
-        case Activation::silu_mul: {
-          Vec up = load(sums + width_ + i);
-          if (bias) up = up + load(bias + ldb + i);
-          sum = sigmoid_times(sum, all(1.f)) * up;
-        }
+        case Activation::gelu_tanh:
+          sum = gelu_tanh(sum);
+          break;
+        case Activation::silu_mul:
+          sum = sigmoid_times(sum, all(1.f)) * beside_gate(sums, bias, ldb, i);
+          break;
+        case Activation::gelu_tanh_mul:
+          sum = gelu_tanh(sum) * beside_gate(sums, bias, ldb, i);
+          break;
       }
       if (residual) sum = sum + load(residual + i);
       store(out + i, sum);
     }
+  }
+
+  // What the gate at `i` is multiplied with.
+  Vec beside_gate(const float* sums, const float* bias, int64_t ldb, int64_t i) const {
+    const Vec sum = load(sums + width_ + i);
+    return bias ? sum + load(bias + ldb + i) : sum;
   }
 
   const Weight& weight_;
