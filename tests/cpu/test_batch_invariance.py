@@ -32,6 +32,7 @@ from tapetum.runtime.inputs import TokenBook
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.store import FeatureStore, KVStore
 from tests.checkpoints import write_checkpoint
+from tests.geometries import bare
 
 LIBRARY = load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the native library is not built: make native")
@@ -212,11 +213,11 @@ def test_pictures(model: VisionLanguageModel) -> None:
         torch.randint(0, 256, (t * h * w, 588 * min(t, 2)), generator=source, dtype=torch.uint8)
         for t, h, w in grids
     ]
-    together = model.begin_encode(patches, grids).finish()
+    together = model.begin_encode(patches, bare(grids)).finish()
     for place, features in enumerate(together):
-        (single,) = model.begin_encode([patches[place]], [grids[place]]).finish()
+        (single,) = model.begin_encode([patches[place]], bare([grids[place]])).finish()
         assert torch.equal(features, single)
-    turned = model.begin_encode(patches[::-1], grids[::-1]).finish()
+    turned = model.begin_encode(patches[::-1], bare(grids[::-1])).finish()
     assert all(torch.equal(*pair) for pair in zip(turned[::-1], together, strict=True))
 
 

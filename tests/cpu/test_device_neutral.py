@@ -22,6 +22,7 @@ from tapetum.ops.table import choose_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 from tests.checkpoints import FAMILIES, write_checkpoint
 from tests.cpu.test_executor import make_request
+from tests.geometries import bare
 
 
 class OneDevice(TorchDispatchMode):
@@ -57,7 +58,7 @@ def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, t
         weights = Weights(sources, dtype, ops)
         tower, decoder = VisionTower(vision_config, weights, ops), Decoder(decoder_config, weights, ops)
         patches = [torch.empty(16, 588, dtype=torch.uint8, device=device) for _ in range(2)]
-        features = tower.begin(patches, [(1, 4, 4), (1, 2, 8)]).finish()
+        features = tower.begin(patches, bare([(1, 4, 4), (1, 2, 8)])).finish()
         assert all(
             item.device == device and item.dtype == dtype and item.shape == (4, 128) for item in features
         )

@@ -14,6 +14,7 @@ from tapetum.models.encoding import MAX_ROWS, QUANTUM, Encoding, Stage
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table, reference_table
 from tests.checkpoints import FAMILIES, write_checkpoint
+from tests.geometries import bare
 
 CPU = torch.device("cpu")
 GRIDS = [(1, 14, 22), (2, 10, 6), (1, 4, 2)]
@@ -103,12 +104,12 @@ def test_slices_give_what_the_whole_gives(
     ops = reference_table() if is_reference else choose_table(CPU, dtype)
     bound = 0.0 if ops.name.startswith("native") else bound
     model = load_model(directory, dtype, CPU, ops)
-    whole = torch.cat(model.begin_encode(_patches(), GRIDS).finish()).float()
+    whole = torch.cat(model.begin_encode(_patches(), bare(GRIDS)).finish()).float()
 
     @settings(max_examples=12, deadline=None)
     @given(cuts=CUTS)
     def check(cuts: list[float]) -> None:
-        encoding = model.begin_encode(_patches(), GRIDS)
+        encoding = model.begin_encode(_patches(), bare(GRIDS))
         for cut in cuts:
             encoding.advance(cut)
         sliced = torch.cat(encoding.finish()).float()
@@ -120,12 +121,12 @@ def test_slices_give_what_the_whole_gives(
 @torch.inference_mode()
 def test_encodes_under_way_do_not_touch_each_other(directory: Path) -> None:
     model = load_model(directory, torch.float32, CPU, choose_table(CPU, torch.float32))
-    first, second = (model.begin_encode(_patches(seed), GRIDS) for seed in (1, 2))
+    first, second = (model.begin_encode(_patches(seed), bare(GRIDS)) for seed in (1, 2))
     for share in (0.1, 0.4, 0.7, 0.9):
         first.advance(share)
         second.advance(share)
     for encoding, seed in ((first, 1), (second, 2)):
-        alone = model.begin_encode(_patches(seed), GRIDS).finish()
+        alone = model.begin_encode(_patches(seed), bare(GRIDS)).finish()
         for mine, wanted in zip(encoding.finish(), alone, strict=True):
             torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
 
@@ -134,7 +135,7 @@ def test_encodes_under_way_do_not_touch_each_other(directory: Path) -> None:
 def test_a_large_picture_is_cut_within_its_layers(directory: Path) -> None:
     """32 layers or 2: a slice is a small part of a layer if that is what was asked for."""
     model = load_model(directory, torch.float32, CPU, choose_table(CPU, torch.float32))
-    encoding = model.begin_encode([torch.zeros(40 * 40, 588, dtype=torch.uint8)], [(1, 40, 40)])
+    encoding = model.begin_encode([torch.zeros(40 * 40, 588, dtype=torch.uint8)], bare([(1, 40, 40)]))
     shares = [0.0]
     while shares[-1] < 1:
         shares.append(encoding.advance(shares[-1] + 0.01))
@@ -145,4 +146,4 @@ def test_a_large_picture_is_cut_within_its_layers(directory: Path) -> None:
 def test_patches_that_do_not_fit_their_grid_are_refused(directory: Path, shape: tuple[int, int]) -> None:
     model = load_model(directory, torch.float32, CPU, choose_table(CPU, torch.float32))
     with pytest.raises(ValueError, match=r"patches have shape .*14 x 22"):
-        model.begin_encode([torch.zeros(shape, dtype=torch.uint8)], GRIDS[:1])
+        model.begin_encode([torch.zeros(shape, dtype=torch.uint8)], bare(GRIDS[:1]))

@@ -20,6 +20,7 @@ from tapetum.ops.table import OpTable, choose_table, reference_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 from tapetum.runtime.store import KVStore
 from tests.checkpoints import FAMILIES, load_oracle, write_checkpoint
+from tests.geometries import bare
 
 CPU = torch.device("cpu")
 IMAGE_TOKEN = 1022
@@ -37,7 +38,7 @@ def load(directory: Path, dtype: torch.dtype = torch.float32, ops: OpTable | Non
 
 
 def encode(model, patches: list[torch.Tensor], grids: list[tuple[int, int, int]]) -> list[torch.Tensor]:
-    return model.begin_encode(patches, grids).finish()
+    return model.begin_encode(patches, bare(grids)).finish()
 
 
 def stills(grids: list[tuple[int, int, int]], seed: int = 0) -> list[torch.Tensor]:

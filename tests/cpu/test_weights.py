@@ -20,6 +20,7 @@ from tapetum.models.weights import Checkpoint, NameTable, Slot, Source, Weights
 from tapetum.native.library import load
 from tapetum.ops.table import native_table, reference_table
 from tests.checkpoints import write_checkpoint
+from tests.geometries import bare
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 WIDTH, ROWS = 1024, 6144
@@ -154,7 +155,7 @@ def test_a_model_of_kept_weights_is_the_same_model(tmp_path: Path, family: str) 
         ops = native_table(BF16)
         assert ops is not None
         model = load_model(directory, BF16, CPU, ops, folder)
-        results.append((*model.head(hidden), *model.begin_encode([patches], [(1, 4, 4)]).finish()))
+        results.append((*model.head(hidden), *model.begin_encode([patches], bare([(1, 4, 4)])).finish()))
         join_writers()
     assert len(list((tmp_path / "packs").iterdir())) == 1
     assert same(results[0], results[1]) and same(results[1], results[2])

@@ -21,10 +21,12 @@ class Geometry:
     original: tuple[int, int]  # width, height in pixels, upright
     used: tuple[int, int]  # width, height after the resize
     frames: int  # frames that reach the encoder, 1 for a picture
-    grid_thw: tuple[int, int, int]  # patches: time, height, width
+    grid_thw: tuple[int, int, int]  # patches: time, or tiles of a tiled picture, then height, width of each
     num_tokens: int  # visual tokens after merging
     segments: tuple[int, ...]  # patches of each attention segment (picture, frame or window)
     seconds_per_grid: float = 0.0  # seconds between two steps of the time axis, 0 for a picture
+    tiles: tuple[int, int] | None = None  # columns, rows of tiles, beside an overview; None = not tiled
+    frame_times: tuple[float, ...] = ()  # seconds of each frame, for families whose prompt tells them
 
     @property
     def num_patches(self) -> int:
@@ -51,13 +53,25 @@ class MediaItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The run `[start, end)` of placeholder tokens of a prompt that is bound to one media item."""
+    """The tokens `[start, end)` of a prompt that are bound to one media item, first placeholder to last.
+
+    `runs` are the placeholders among them, (start, end) from the span's start on, where others stand between; empty =
+    all are. The features of the item go to the placeholders in order.
+    """
 
     start: int
     end: int
     item: MediaItem
     placement: tuple[float, ...]  # what the item's positions depend on besides `start`, e.g. its merged grid
+    runs: tuple[tuple[int, int], ...] = ()
+    is_atomic: bool = False  # its tokens see each other both ways, so none is computed without the others
 
     @property
     def key(self) -> bytes:
         return self.item.key
+
+    @property
+    def placeholders(self) -> tuple[tuple[int, int], ...]:
+        """The runs of placeholders, (start, end) in the prompt."""
+        runs = self.runs or ((0, self.end - self.start),)
+        return tuple((self.start + start, self.start + end) for start, end in runs)

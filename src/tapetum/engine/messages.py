@@ -45,6 +45,8 @@ class SpanMessage(Struct, frozen=True, kw_only=True):
     end: int
     item: int  # index of the request's items
     placement: tuple[float, ...]
+    runs: tuple[tuple[int, int], ...]
+    is_atomic: bool
 
 
 class Add(Struct, frozen=True, kw_only=True, tag=True):
@@ -162,10 +164,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         position_ids=np.asarray(prompt.position_ids, "<i4").tobytes(),
         position_delta=prompt.position_delta,
         items=[_item_message(item, offsets.get(item.key)) for item in items.values()],
-        spans=[
-            SpanMessage(start=span.start, end=span.end, item=places[id(span.item)], placement=span.placement)
-            for span in prompt.spans
-        ],
+        spans=[_span_message(span, places[id(span.item)]) for span in prompt.spans],
         sampling=asdict(request.sampling),
         max_tokens=request.max_tokens,
         stop_token_ids=request.stop_token_ids,
@@ -182,10 +181,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
     """The request again, over items whose patches have been found."""
     prompt = Prompt(
         token_ids=tuple(np.frombuffer(message.token_ids, "<i4").tolist()),
-        spans=tuple(
-            Span(start=span.start, end=span.end, item=items[span.item], placement=span.placement)
-            for span in message.spans
-        ),
+        spans=tuple(_span_of(span, items[span.item]) for span in message.spans),
         position_ids=np.frombuffer(message.position_ids, "<i4").reshape(3, -1).astype(np.int64),
         position_delta=message.position_delta,
     )
@@ -201,6 +197,28 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         deadline_s=message.deadline_s,
         is_sibling=message.is_sibling,
         prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
+    )
+
+
+def _span_message(span: Span, item: int) -> SpanMessage:
+    return SpanMessage(
+        start=span.start,
+        end=span.end,
+        item=item,
+        placement=span.placement,
+        runs=span.runs,
+        is_atomic=span.is_atomic,
+    )
+
+
+def _span_of(message: SpanMessage, item: MediaItem) -> Span:
+    return Span(
+        start=message.start,
+        end=message.end,
+        item=item,
+        placement=message.placement,
+        runs=message.runs,
+        is_atomic=message.is_atomic,
     )
 
 

@@ -9,8 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding
 from tapetum.ops.layout import AttentionLayout
+from tapetum.ops.parts import DeepFeatures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class ModelSpec:
     max_model_len: int
     dtype: torch.dtype
     device: torch.device
+    feature_size: int  # values of a visual token: hidden_size, and as many again for each deep level
 
 
 class VisionLanguageModel(Protocol):
@@ -35,8 +38,8 @@ class VisionLanguageModel(Protocol):
     weights_fingerprint: bytes
     encoder_fingerprint: bytes
 
-    def begin_encode(self, patches: Sequence[Tensor], grids: Sequence[tuple[int, int, int]]) -> Encoding:
-        """uint8 patches [P, values] and patch grids (t, h, w) -> an encode of [visual tokens, hidden] per item."""
+    def begin_encode(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+        """uint8 patches [P, values] of items -> an encode of [visual tokens, feature_size] per item."""
         ...
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -44,7 +47,12 @@ class VisionLanguageModel(Protocol):
         ...
 
     def forward(
-        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+        self,
+        x: Tensor,
+        position_ids: Tensor,
+        caches: Sequence[Tensor],
+        layout: AttentionLayout,
+        deep: Sequence[DeepFeatures] = (),
     ) -> Tensor:
         """x [T, hidden], position_ids [3, T]; writes K and V into caches -> hidden states [R, hidden]."""
         ...

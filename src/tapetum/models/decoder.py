@@ -17,7 +17,7 @@ from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader
 from tapetum.models.weights import Slot, Weights
 from tapetum.ops.layout import AttentionLayout
-from tapetum.ops.parts import DecoderParts, LayerParts
+from tapetum.ops.parts import DecoderParts, DeepFeatures, LayerParts
 from tapetum.ops.table import OpTable
 
 
@@ -126,8 +126,14 @@ class Decoder:
         return F.embedding(token_ids, self._embedding)
 
     def forward(
-        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+        self,
+        x: Tensor,
+        position_ids: Tensor,
+        caches: Sequence[Tensor],
+        layout: AttentionLayout,
+        deep: Sequence[DeepFeatures] = (),
     ) -> Tensor:
+        assert not deep, "no decoder takes deep features yet"
         return self._run(x, position_ids, caches, layout)
 
     def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

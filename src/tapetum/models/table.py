@@ -10,6 +10,7 @@ import torch
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import require_json
 from tapetum.models.base import VisionLanguageModel
+from tapetum.models.composed import Blueprint, compose
 from tapetum.ops.table import OpTable
 
 FAMILIES = {
@@ -22,12 +23,16 @@ def load_model(
     directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable, pack_folder: Path | None = None
 ) -> VisionLanguageModel:
     """The model of a checkpoint directory. Weights that `ops` packs are kept in `pack_folder` for the next start."""
+    return compose(directory, read_blueprint(directory), dtype, device, ops, pack_folder)
+
+
+def read_blueprint(directory: Path) -> Blueprint:
+    """What the family of a checkpoint makes of its files; no weight is read."""
     model_type = require_json(directory / "config.json").get("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(
             f"config.json in {directory} has model_type {model_type!r}; supported are {known}"
         )
-    family = import_module(FAMILIES[str(model_type)])
-    model: VisionLanguageModel = family.load(directory, dtype, device, ops, pack_folder)
-    return model
+    blueprint: Blueprint = import_module(FAMILIES[str(model_type)]).read(directory)
+    return blueprint

@@ -32,11 +32,15 @@ SINGLE = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One of our tensors: its name, the checkpoint names it is joined from, and its whole shape."""
+    """One of our tensors: its name, the checkpoint names it is made from, and its whole shape.
+
+    The sources are joined along the first axis, unless `convert` makes the tensor of them.
+    """
 
     name: str
     sources: tuple[str, ...]
     shape: tuple[int, ...]
+    convert: Callable[[list[Tensor]], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +140,10 @@ class Checkpoint:
         except OSError:
             return False
 
-    def fingerprint(self, prefix: str = "") -> bytes:
-        """32 bytes over names, shapes and the first kilobytes of every tensor under a canonical prefix."""
+    def fingerprint(self, prefixes: tuple[str, ...] = ("",)) -> bytes:
+        """32 bytes over names, shapes and the first kilobytes of every tensor under one of canonical prefixes."""
         digest = hashlib.sha256()
-        for canonical in sorted(name for name in self._homes if name.startswith(prefix)):
+        for canonical in sorted(name for name in self._homes if name.startswith(prefixes)):
             file, name = self._homes[canonical]
             piece = self._open(file).get_slice(name)
             head = piece[: max(1, 2048 // max(1, _row_size(piece.get_shape())))]
@@ -208,7 +212,8 @@ class Checkpoint:
         for source in slot.sources:
             file, name = self._homes[source]
             parts.append(self._open(file).get_tensor(name))
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        is_stored_so = len(parts) == 1 and slot.convert is None
+        joined = parts[0] if is_stored_so else (slot.convert or torch.cat)(parts)
         if tuple(joined.shape) != slot.shape:
             raise CheckpointError(
                 f"{' + '.join(slot.sources)} has shape {tuple(joined.shape)}, config.json says {slot.shape}"

@@ -81,4 +81,4 @@ class Encoder:
     def _begin(self, items: Sequence[MediaItem]) -> Encoding:
         device = self._model.spec.device
         patches = [torch.from_numpy(np.asarray(item.patches)).to(device, non_blocking=True) for item in items]
-        return self._model.begin_encode(patches, [item.geometry.grid_thw for item in items])
+        return self._model.begin_encode(patches, [item.geometry for item in items])

@@ -139,7 +139,7 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
         num_blocks=plan_blocks(spec, max_model_len, config, available_bytes(spec, config)),
         block_size=config.cache.block_size,
         kv_bytes_per_token=token_bytes(spec),
-        feature_bytes_per_token=spec.hidden_size * dtype.itemsize,
+        feature_bytes_per_token=spec.feature_size * dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + str(dtype).encode(),
         encoder_fingerprint=model.encoder_fingerprint + str(dtype).encode(),
     )

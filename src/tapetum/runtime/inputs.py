@@ -146,9 +146,12 @@ def _slots(row: Row, blocks: np.ndarray, block_size: int) -> np.ndarray | int:
 
 def _copies(row: Row, packed_start: int, spans: Sequence[Span]) -> list[FeatureCopy]:
     copies = []
+    shift = packed_start - row.start
     for span in spans:
-        first, last = max(row.start, span.start), min(row.end, span.end)
-        if first < last:
-            shift = packed_start - row.start
-            copies.append(FeatureCopy(first + shift, last + shift, span.key, first - span.start))
+        offset = 0  # of the features that the runs before took
+        for start, end in span.placeholders if span.start < row.end and row.start < span.end else ():
+            first, last = max(row.start, start), min(row.end, end)
+            if first < last:
+                copies.append(FeatureCopy(first + shift, last + shift, span.key, offset + first - start))
+            offset += end - start
     return copies

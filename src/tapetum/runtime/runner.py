@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tapetum.core.plan import Row
 from tapetum.models.base import VisionLanguageModel
+from tapetum.ops.parts import DeepFeatures
 from tapetum.runtime.inputs import TokenBook, build_inputs
 from tapetum.runtime.store import FeatureStore, KVStore
 
@@ -33,10 +34,13 @@ class ModelRunner:
         spec = self._model.spec
         inputs = build_inputs(rows, self._book, self._kv.block_size, spec.dtype, spec.device)
         x = self._model.embed(inputs.token_ids)
+        deep: list[DeepFeatures] = []
         for copy in inputs.copies:
-            features = self._features.get(copy.key)
-            x[copy.start : copy.end] = features[copy.offset : copy.offset + copy.end - copy.start]
-        hidden = self._model.forward(x, inputs.position_ids, self._kv.layers, inputs.layout)
+            features = self._features.get(copy.key)[copy.offset : copy.offset + copy.end - copy.start]
+            x[copy.start : copy.end] = features[:, : spec.hidden_size]
+            if spec.feature_size > spec.hidden_size:
+                deep.append(DeepFeatures(copy.start, copy.end, features[:, spec.hidden_size :]))
+        hidden = self._model.forward(x, inputs.position_ids, self._kv.layers, inputs.layout, deep)
         if not inputs.sample_ids:
             return None
         logits, best = self._model.head(hidden)

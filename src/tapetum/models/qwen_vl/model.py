@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader, require_json
-from tapetum.models.base import ModelSpec
-from tapetum.models.decoder import Decoder, DecoderConfig, read_decoder
-from tapetum.models.encoding import Encoding
+from tapetum.models.composed import Blueprint
+from tapetum.models.decoder import DecoderConfig, read_decoder
 from tapetum.models.qwen_vl.names import name_table
-from tapetum.models.qwen_vl.vision import Grid, VisionConfig, VisionTower
-from tapetum.models.weights import Checkpoint
-from tapetum.ops.layout import AttentionLayout
-from tapetum.ops.table import OpTable
+from tapetum.models.qwen_vl.vision import VisionConfig, VisionTower
 from tapetum.processing.qwen_vl import read_normalisation
 
 # Keys that say nothing about inference, or repeat what other files say.
@@ -36,58 +29,16 @@ TOKEN_KEYS = (
 )
 
 
-class QwenVL:
-    """The three stages of one checkpoint. See models/base.py for shapes."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        fingerprints: tuple[bytes, bytes],
-        vision: VisionTower,
-        decoder: Decoder,
-    ) -> None:
-        self.spec = spec
-        self.weights_fingerprint, self.encoder_fingerprint = fingerprints
-        self._vision, self._decoder = vision, decoder
-
-    def begin_encode(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> Encoding:
-        return self._vision.begin(patches, grids)
-
-    def embed(self, token_ids: Tensor) -> Tensor:
-        return self._decoder.embed(token_ids)
-
-    def forward(
-        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
-    ) -> Tensor:
-        return self._decoder.forward(x, position_ids, caches, layout)
-
-    def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self._decoder.head(hidden)
-
-
-def load(
-    directory: Path, dtype: torch.dtype, device: torch.device, ops: OpTable, pack_folder: Path | None
-) -> QwenVL:
-    """Read, check and pack a checkpoint directory."""
-    model_type, decoder_config, vision_config = read_config(directory)
-    checkpoint = Checkpoint(directory, name_table(decoder_config, vision_config))
-    weights = checkpoint.weights(dtype, device, ops, pack_folder)
-    spec = ModelSpec(
+def read(directory: Path) -> Blueprint:
+    model_type, decoder, vision = read_config(directory)
+    return Blueprint(
         model_type=model_type,
-        vocab_size=decoder_config.vocab_size,
-        hidden_size=decoder_config.hidden_size,
-        num_layers=decoder_config.num_layers,
-        num_kv_heads=decoder_config.num_kv_heads,
-        head_dim=decoder_config.head_dim,
-        max_model_len=decoder_config.max_position_embeddings,
-        dtype=dtype,
-        device=device,
+        decoder=decoder,
+        table=name_table(decoder, vision),
+        vision=vision,
+        vision_prefixes=("visual.",),
+        make_encoder=partial(VisionTower, vision),
     )
-    prints = (checkpoint.fingerprint(), checkpoint.fingerprint("visual."))
-    vision = VisionTower(vision_config, weights, ops)
-    decoder = Decoder(decoder_config, weights, ops)
-    weights.finish(checkpoint.is_current)
-    return QwenVL(spec, prints, vision, decoder)
 
 
 def read_config(directory: Path) -> tuple[str, DecoderConfig, VisionConfig]:

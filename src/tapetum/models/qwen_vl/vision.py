@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding, Stage
 from tapetum.models.weights import Weights
 from tapetum.ops.layout import Segments, plan_segments
@@ -80,8 +81,9 @@ class VisionTower:
         self._frequencies = (ROPE_THETA**-step).repeat(2)  # [D / 2]: of the row, then of the column
         self._axes = torch.arange(2, device=self._device).repeat_interleave(len(step))
 
-    def begin(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> Encoding:
-        """uint8 patches [P_i, values] with grids (t, h, w) -> an encode of [tokens_i, out width] each."""
+    def begin(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+        """uint8 patches [P_i, values] -> an encode of [tokens_i, out width] each."""
+        grids = [geometry.grid_thw for geometry in geometries]
         for item, (t, h, w) in zip(patches, grids, strict=True):
             if item.shape[0] != t * h * w or item.shape[1] not in self._embeddings:
                 raise ValueError(
