@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tapetum.models.decoder import DecoderConfig, decoder_slots
 from tapetum.models.qwen_vl.vision import VisionConfig
+from tapetum.models.vit import BlockNames, block_slots, linear_slots, norm_slots
 from tapetum.models.weights import NameTable, Slot
 
 # Some exporters nest the parts one level deeper.
@@ -17,44 +18,26 @@ def name_table(decoder: DecoderConfig, vision: VisionConfig) -> NameTable:
 
 
 def vision_slots(config: VisionConfig) -> tuple[Slot, ...]:
-    width, inner, merged = config.width, config.mlp_width, config.width * config.merge_size**2
+    width, merged = config.width, config.width * config.merge_size**2
     kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
-    slots = [
-        Slot("visual.patch", ("visual.patch_embed.proj.weight",), (width, config.in_channels, *kernel)),
-        *_norm("visual.merger.norm", "visual.merger.ln_q", width, config.has_layer_norm),
-        *_linear("visual.merger.in", "visual.merger.mlp.0", merged, merged),
-        *_linear("visual.merger.out", "visual.merger.mlp.2", merged, config.out_width),
-    ]
-    for block in range(config.depth):
-        ours, theirs = f"visual.{block}.", f"visual.blocks.{block}."
-        slots += [
-            *_norm(ours + "norm1", theirs + "norm1", width, config.has_layer_norm),
-            *_linear(ours + "qkv", theirs + "attn.qkv", width, 3 * width),
-            *_linear(ours + "out", theirs + "attn.proj", width, width),
-            *_norm(ours + "norm2", theirs + "norm2", width, config.has_layer_norm),
-        ]
-        if config.has_gated_mlp:
-            parts = [f"{theirs}mlp.{name}_proj." for name in ("gate", "up")]
-            slots += [
-                Slot(ours + "in.weight", tuple(part + "weight" for part in parts), (2 * inner, width)),
-                Slot(ours + "in.bias", tuple(part + "bias" for part in parts), (2 * inner,)),
-                *_linear(ours + "down", theirs + "mlp.down_proj", inner, width),
-            ]
-        else:
-            slots += [
-                *_linear(ours + "in", theirs + "mlp.fc1", width, inner),
-                *_linear(ours + "down", theirs + "mlp.fc2", inner, width),
-            ]
-    return tuple(slots)
-
-
-def _linear(ours: str, theirs: str, width_in: int, width_out: int) -> tuple[Slot, Slot]:
-    return (
-        Slot(ours + ".weight", (theirs + ".weight",), (width_out, width_in)),
-        Slot(ours + ".bias", (theirs + ".bias",), (width_out,)),
+    is_gated = config.has_gated_mlp
+    names = BlockNames(
+        norm1="norm1",
+        qkv=("attn.qkv",),
+        out="attn.proj",
+        norm2="norm2",
+        mlp_in=("mlp.gate_proj", "mlp.up_proj") if is_gated else ("mlp.fc1",),
+        mlp_out="mlp.down_proj" if is_gated else "mlp.fc2",
     )
-
-
-def _norm(ours: str, theirs: str, width: int, has_bias: bool) -> tuple[Slot, ...]:
-    weight = Slot(ours + ".weight", (theirs + ".weight",), (width,))
-    return (weight, Slot(ours + ".bias", (theirs + ".bias",), (width,))) if has_bias else (weight,)
+    merger = "visual.merger."
+    return (
+        Slot("visual.patch", ("visual.patch_embed.proj.weight",), (width, config.in_channels, *kernel)),
+        *norm_slots(merger + "norm", merger + "ln_q", width, has_bias=config.has_layer_norm),
+        *linear_slots(merger + "in", (merger + "mlp.0",), (merged, merged)),
+        *linear_slots(merger + "out", (merger + "mlp.2",), (config.out_width, merged)),
+        *(
+            slot
+            for block in range(config.depth)
+            for slot in block_slots(config.block, names, f"visual.{block}.", f"visual.blocks.{block}.")
+        ),
+    )

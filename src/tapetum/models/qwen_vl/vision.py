@@ -8,7 +8,7 @@ values up to 255, costs about one percent of the tower, and so loses nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,17 +17,22 @@ from torch import Tensor
 
 from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding, Stage
+from tapetum.models.vit import (
+    FLOAT32_WORK,
+    Batch,
+    Block,
+    BlockConfig,
+    fold_normalisation,
+    make_linear,
+    make_norm,
+)
 from tapetum.models.weights import Weights
 from tapetum.ops.layout import Segments, plan_segments
-from tapetum.ops.table import Activation, Linear, OpTable
+from tapetum.ops.table import OpTable
 
 Grid = tuple[int, int, int]
 ROPE_THETA = 10000.0
 NORM_EPS = 1e-6
-FLOAT32_WORK = 2.0  # of a multiply-add in float32, by one in bf16
-ATTENTION_WORK = (
-    1.5  # of a multiply-add in attention, with its share of the softmax, by one in a linear layer
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +53,28 @@ class VisionConfig:
     image_mean: tuple[float, ...]
     image_std: tuple[float, ...]
 
+    @property
+    def block(self) -> BlockConfig:
+        return BlockConfig(
+            width=self.width,
+            num_heads=self.num_heads,
+            mlp_width=self.mlp_width,
+            activation="silu_mul" if self.has_gated_mlp else "quick_gelu",
+            eps=NORM_EPS,
+            norm="layer" if self.has_layer_norm else "rms",
+        )
+
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """Pictures and clips packed for one encode, and how far their values are."""
+class Work:
+    """Pictures and clips packed for one encode, and what has come of them."""
 
-    x: Tensor  # [P, width], the residual stream
-    qkv: Tensor  # [P, 3 H, D] of the layer at hand; what a query has attended to takes the query's place
+    batch: Batch
     merged: Tensor  # [visual tokens, out width]
-    cos: Tensor  # [P, 1, D]
-    sin: Tensor
     whole: Segments  # one segment a frame
     windows: Segments  # one segment a window; same as `whole` without windows
     order: Tensor | None  # [visual tokens] window order -> merge order, None if they are the same
     places: Tensor | None  # [P] the same for patches, the other way round
-    keys: tuple[Tensor, ...] = ()
 
 
 class VisionTower:
@@ -70,11 +82,13 @@ class VisionTower:
         self._config, self._ops = config, ops
         patch = weights.take("visual.patch").float()  # [width, C, t, y, x]
         self._embeddings = {
-            kernel[0].numel(): ops.linear(*fold_normalisation(kernel, config), "none")
+            kernel[0].numel(): ops.linear(
+                *fold_normalisation(kernel, config.image_mean, config.image_std), "none"
+            )
             for kernel in (patch.sum(2), patch)
         }  # by the number of values in a patch
         self._dtype, self._device = weights.dtype, patch.device
-        self._blocks = [Block(config, weights, f"visual.{i}.", ops) for i in range(config.depth)]
+        self._blocks = [Block(config.block, weights, f"visual.{i}.", ops) for i in range(config.depth)]
         self._merger = Merger(config, weights, ops)
         width = config.width // config.num_heads // 2
         step = torch.arange(0, width, 2, device=self._device, dtype=torch.float32) / width
@@ -89,47 +103,42 @@ class VisionTower:
                 raise ValueError(
                     f"patches have shape {tuple(item.shape)}, grid {t} x {h} x {w} wants another"
                 )
-        batch = self._pack(grids)
+        work = self._pack(grids)
         sizes = [t * h * w // self._config.merge_size**2 for t, h, w in grids]
-        return Encoding(self._stages(batch, patches), collect=lambda: list(torch.split(batch.merged, sizes)))
+        return Encoding(self._stages(work, patches), collect=lambda: list(torch.split(work.merged, sizes)))
 
-    def _stages(self, batch: Batch, patches: Sequence[Tensor]) -> Iterator[Stage]:
-        config, num_patches, width = self._config, len(batch.x), self._config.width
+    def _stages(self, work: Work, patches: Sequence[Tensor]) -> Iterator[Stage]:
+        config, width = self._config, self._config.width
         first = 0
         for item in patches:
-            work = FLOAT32_WORK * item.shape[1] * width
-            yield Stage(len(item), work, partial(self._embed, batch, item, first))
-            first += len(item)
-        mlp = (3 if config.has_gated_mlp else 2) * width * config.mlp_width
-        for index, block in enumerate(self._blocks):
-            segments = batch.whole if index in config.full_attention_layers else batch.windows
-            scores = sum((end - start) ** 2 for start, end in segments.pairs()) / num_patches
-            yield Stage(num_patches, 3 * width**2, partial(block.project, batch))
             yield Stage(
-                num_patches, ATTENTION_WORK * 2 * width * scores, partial(block.attend, batch, segments)
+                len(item), FLOAT32_WORK * item.shape[1] * width, partial(self._embed, work, item, first)
             )
-            yield Stage(num_patches, width**2 + mlp, partial(block.finish, batch))
+            first += len(item)
+        for index, block in enumerate(self._blocks):
+            is_whole = index in config.full_attention_layers
+            yield from block.stages(work.batch, work.whole if is_whole else work.windows)
         wide = width * config.merge_size**2
-        yield Stage(len(batch.merged), wide * (wide + config.out_width), partial(self._merge, batch))
+        yield Stage(len(work.merged), wide * (wide + config.out_width), partial(self._merge, work))
 
-    def _embed(self, batch: Batch, patches: Tensor, first: int, start: int, end: int) -> None:
+    def _embed(self, work: Work, patches: Tensor, first: int, start: int, end: int) -> None:
         """Patches [start, end) of an item that is packed from `first` on."""
         embedded = self._embeddings[patches.shape[1]](patches[start:end].float()).to(self._dtype)
         part = slice(first + start, first + end)
-        if batch.places is None:
-            batch.x[part] = embedded
+        if work.places is None:
+            work.batch.x[part] = embedded
         else:
-            batch.x.index_copy_(0, batch.places[part], embedded)
+            work.batch.x.index_copy_(0, work.places[part], embedded)
 
-    def _merge(self, batch: Batch, start: int, end: int) -> None:
+    def _merge(self, work: Work, start: int, end: int) -> None:
         unit = self._config.merge_size**2
-        merged = self._merger(batch.x[start * unit : end * unit])
-        if batch.order is None:
-            batch.merged[start:end] = merged
+        merged = self._merger(work.batch.x[start * unit : end * unit])
+        if work.order is None:
+            work.merged[start:end] = merged
         else:
-            batch.merged.index_copy_(0, batch.order[start:end], merged)
+            work.merged.index_copy_(0, work.order[start:end], merged)
 
-    def _pack(self, grids: Sequence[Grid]) -> Batch:
+    def _pack(self, grids: Sequence[Grid]) -> Work:
         config = self._config
         coordinates = torch.cat(
             [merge_order_coordinates(grid, config.merge_size) for grid in grids]
@@ -141,93 +150,31 @@ class VisionTower:
             patches = torch.arange(len(coordinates)).view(len(order), -1)[order].flatten()
             coordinates, places = coordinates[patches], patches.argsort().to(self._device)
             order = order.to(self._device)
-        cos, sin = self._ops.turns(
-            coordinates.t().to(self._device), self._axes, self._frequencies, self._dtype
-        )
-        num_patches, heads = len(coordinates), config.num_heads
-        return Batch(
-            x=self._empty(num_patches, config.width),
-            qkv=self._empty(num_patches, 3 * heads, config.width // heads),
-            merged=self._empty(num_patches // config.merge_size**2, config.out_width),
-            cos=cos,
-            sin=sin,
+        turns = self._ops.turns(coordinates.t().to(self._device), self._axes, self._frequencies, self._dtype)
+        num_patches = len(coordinates)
+        return Work(
+            batch=Batch.empty(config.block, num_patches, self._dtype, self._device, turns),
+            merged=torch.empty(
+                num_patches // config.merge_size**2, config.out_width, dtype=self._dtype, device=self._device
+            ),
             whole=plan_segments(whole),
             windows=plan_segments(windows),
             order=order,
             places=places,
         )
 
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
-
-
-class Block:
-    """One layer in three stages: all keys must be there before the first query attends, all else goes row by row."""
-
-    def __init__(self, config: VisionConfig, weights: Weights, name: str, ops: OpTable) -> None:
-        self._num_heads, self._ops = config.num_heads, ops
-        self._norm1 = make_norm(config, weights, name + "norm1", ops)
-        self._norm2 = make_norm(config, weights, name + "norm2", ops)
-        self._qkv = make_linear(weights, name + "qkv")
-        self._out = make_linear(weights, name + "out")
-        self._in = make_linear(weights, name + "in", "silu_mul" if config.has_gated_mlp else "quick_gelu")
-        self._down = make_linear(weights, name + "down")
-
-    def project(self, batch: Batch, start: int, end: int) -> None:
-        rows, turning = slice(start, end), 2 * self._num_heads
-        parts = self._qkv(self._norm1(batch.x[rows])).view(end - start, 3 * self._num_heads, -1)
-        batch.qkv[rows, :turning] = self._ops.rotate(parts[:, :turning], batch.cos[rows], batch.sin[rows])
-        batch.qkv[rows, turning:] = parts[:, turning:]
-
-    def attend(self, batch: Batch, segments: Segments, start: int, end: int) -> None:
-        q, k, v = batch.qkv.chunk(3, 1)
-        if start == 0:
-            batch.keys = self._ops.segment_keys(k, v, segments)
-        q[start:end] = self._ops.segment_attention(q[start:end], start, batch.keys, segments)
-
-    def finish(self, batch: Batch, start: int, end: int) -> None:
-        rows = slice(start, end)
-        mixed = batch.qkv[rows, : self._num_heads].flatten(1)
-        x = self._out(mixed, batch.x[rows])
-        batch.x[rows] = self._down(self._in(self._norm2(x)), x)
-
 
 class Merger:
     """The projector: normalise, put merge_size² neighbours side by side, two linears with GELU between."""
 
     def __init__(self, config: VisionConfig, weights: Weights, ops: OpTable) -> None:
-        self._norm = make_norm(config, weights, "visual.merger.norm", ops)
+        self._norm = make_norm(config.block, weights, "visual.merger.norm", ops)
         self._in = make_linear(weights, "visual.merger.in", "gelu")
         self._out = make_linear(weights, "visual.merger.out")
         self._width = config.width * config.merge_size**2
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._out(self._in(self._norm(x).view(-1, self._width)))
-
-
-def make_linear(weights: Weights, name: str, activation: Activation = "none") -> Linear:
-    return weights.linear(name + ".weight", name + ".bias", activation)
-
-
-def make_norm(config: VisionConfig, weights: Weights, name: str, ops: OpTable) -> Callable[[Tensor], Tensor]:
-    weight = weights.take(name + ".weight")
-    if config.has_layer_norm:
-        bias = weights.take(name + ".bias")
-        return lambda x: ops.layer_norm(x, weight, bias, NORM_EPS)
-    return lambda x: ops.rms_norm(x, weight, NORM_EPS)
-
-
-def fold_normalisation(patch: Tensor, config: VisionConfig) -> tuple[Tensor, Tensor]:
-    """Patch kernel [width, C, ...] for normalised pixels -> (weight [width, values], bias) for raw bytes.
-
-    `W' = W / (255 σ_c)` and `b' = -Σ W μ_c / σ_c`, with b' taken from the rounded W' so that the mean cancels.
-    """
-    shape = (1, -1) + (1,) * (patch.dim() - 2)
-    mean = torch.tensor(config.image_mean, device=patch.device).view(shape)
-    std = torch.tensor(config.image_std, device=patch.device).view(shape)
-    weight = patch / (255 * std)
-    bias = -(weight.double() * (255 * mean)).flatten(1).sum(1).float()
-    return weight.flatten(1).contiguous(), bias
 
 
 def merge_order_coordinates(grid: Grid, merge: int) -> Tensor:
