@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -55,6 +55,14 @@ class Row:
     q: Tensor  # [total, H, D]
     k: Tensor  # [total, K, D]
     v: Tensor
+    pictures: tuple[tuple[int, int], ...] = ()  # runs of tokens that see each other both ways
+
+    @property
+    def reach(self) -> list[int]:
+        reach = list(range(1, len(self.q) + 1))
+        for start, end in self.pictures:
+            reach[start:end] = [end] * (end - start)
+        return reach
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ class Pool:
     def table(self, tokens: int) -> list[int]:
         return [self.free.pop() for _ in range(-(-tokens // self.block_size))]
 
-    def run(self, *parts: tuple[Row, list[int], int, int]) -> tuple[Tensor, Tensor]:
+    def run(self, *parts: tuple[Row, list[int], int, int], window: int = 0) -> tuple[Tensor, Tensor]:
         """One step over (row, its blocks, first token, last token + 1): what the library and the oracle say."""
         rows, blocks, slots = [], [], []
         for _, table, start, end in parts:
@@ -99,17 +107,23 @@ class Pool:
             self.block_size,
             q.dtype,
         )
+        if any(row.pictures for row, *_ in parts):
+            reach = [row.reach[i] for row, _, start, end in parts for i in range(start, end)]
+            layout = replace(layout, reach=torch.tensor(reach, dtype=torch.int32))
         self.attention.write_kv(self.cache, k, v, layout.slots)
         reference.write_kv(self.plain, k, v, layout.slots)
         return (
-            self.attention.paged_attention(q, self.cache, layout),
-            reference.paged_attention(q, self.plain, layout),
+            self.attention.paged_attention(q, self.cache, layout, window),
+            reference.paged_attention(q, self.plain, layout, window),
         )
 
 
-def make_row(tokens: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype) -> Row:
+def make_row(
+    tokens: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype, *pictures: tuple[int, int]
+) -> Row:
     shapes = ((tokens, heads, width), (tokens, kv_heads, width), (tokens, kv_heads, width))
-    return Row(*(torch.randn(shape).to(dtype) for shape in shapes))
+    q, k, v = (torch.randn(shape).to(dtype) for shape in shapes)
+    return Row(q, k, v, pictures)
 
 
 def whole(row: Row, attention: NativeAttention, block_size: int = 16) -> Tensor:
@@ -161,6 +175,70 @@ def test_bits_do_not_depend_on_how_a_row_is_cut(
         table = pool.table(tokens)
         parts = [pool.run((row, table, start, end))[0] for start, end in pairwise(cuts)]
         assert torch.equal(torch.cat(parts), wanted)
+
+
+def naive(row: Row, window: int) -> Tensor:
+    """Softmax attention of a whole row, token by token."""
+    groups = row.q.shape[1] // row.k.shape[1]
+    k, v = (x.double().repeat_interleave(groups, 1) for x in (row.k, row.v))
+    mixed = []
+    for position, reach in enumerate(row.reach):
+        seen = slice(max(0, position - window + 1) if window else 0, reach)
+        scores = torch.einsum("hd,khd->hk", row.q[position].double(), k[seen]) * row.q.shape[2] ** -0.5
+        mixed.append(torch.einsum("hk,khd->hd", scores.softmax(-1), v[seen]))
+    return torch.stack(mixed).to(row.q.dtype)
+
+
+PICTURES = ((3, 40), (41, 42), (60, TILE + 30))  # the last one lies across the end of a tile
+WINDOWS = (0, 1, 2, 16, 17, 100, TILE + 5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("width", "block_size"), [(16, 16), (18, 16), (64, 4)])
+def test_windows_and_pictures_hide_what_they_should(
+    attention: NativeAttention, dtype: torch.dtype, window: int, width: int, block_size: int
+) -> None:
+    tokens = TILE + 60
+    for pictures in ((), PICTURES):
+        row = make_row(tokens, 4, 2, width, dtype, *pictures)
+        pool = Pool(attention, row, block_size)
+        table = pool.table(tokens)
+        wanted = naive(row, window)
+        for start, end in pairwise((0, 3, 41, 60, tokens - 1, tokens)):
+            got, oracle = pool.run((row, table, start, end), window=window)
+            assert_near(got, wanted[start:end])
+            assert_near(oracle, wanted[start:end])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_bits_with_a_window_depend_neither_on_cuts_nor_on_the_batch(
+    attention: NativeAttention, dtype: torch.dtype, window: int
+) -> None:
+    tokens = 2 * TILE + 30
+    row = make_row(tokens, 4, 2, 16, dtype, *PICTURES)
+    other = make_row(50, 4, 2, 16, dtype)
+    wanted, _ = Pool(attention, row, 16).run((row, list(range(40)), 0, tokens), window=window)
+    pool = Pool(attention, row, 16)
+    table, others = pool.table(tokens), pool.table(50)
+    cuts = (0, 1, 3, 60, TILE + 30, TILE + 31, TILE + 32, 2 * TILE - 1, 2 * TILE, 2 * TILE + 1, tokens)
+    parts = []
+    for index, (start, end) in enumerate(pairwise(cuts)):
+        got, _ = pool.run((other, others, index, index + 1), (row, table, start, end), window=window)
+        parts.append(got[1:])
+    assert torch.equal(torch.cat(parts), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_window_wider_than_the_row_and_a_reach_to_oneself_change_no_bit(
+    attention: NativeAttention, dtype: torch.dtype
+) -> None:
+    row = make_row(TILE + 40, 4, 2, 16, dtype)
+    each = replace(row, pictures=tuple((i, i + 1) for i in range(len(row.q))))
+    pool = Pool(attention, row, 16)
+    got, _ = pool.run((each, pool.table(len(row.q)), 0, len(row.q)), window=len(row.q))
+    assert torch.equal(got, whole(row, attention))
 
 
 def test_packed_and_plain_blocks_give_the_same_bits(attention: NativeAttention) -> None:

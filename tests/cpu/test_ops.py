@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.ops import dense, linear, reference
-from tapetum.ops.layout import SegmentRun, Segments, plan_segments
+from tapetum.ops.layout import AttentionLayout, SegmentRun, Segments, plan_segments
 from tapetum.ops.table import Activation, torch_table
 from tapetum.runtime.inputs import TokenBook, build_inputs
 
@@ -135,6 +137,55 @@ def test_paged_attention(dtype: torch.dtype, bound: float, rows: list[tuple[int,
     assert torch.equal(cache, other)
     q = randn(num_tokens, 6, 16, dtype=dtype, seed=3)
     assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), bound)
+
+
+@pytest.mark.parametrize("dtype,bound", DTYPES)
+@pytest.mark.parametrize("window", [0, 1, 7, 64, 1000])
+@pytest.mark.parametrize("pictures", [(), ((1, 60, 80), (2, 90, 360))], ids=["causal", "pictures"])
+def test_windows_and_pictures(
+    dtype: torch.dtype,
+    bound: float,
+    window: int,
+    pictures: tuple[tuple[int, int, int], ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(50, 40), (90, 1), (61, 300)]  # build_inputs packs the row of one token first
+    layout, num_tokens = make_layout(rows, dtype)
+    cache = randn(4, 512, 4, 16, dtype=dtype)
+    q = randn(num_tokens, 6, 16, dtype=dtype, seed=3)
+    if pictures:
+        layout = replace(layout, reach=reach_of(layout, pictures))
+    wanted = naive_attention(q, cache, layout, window)
+    assert_close(reference.paged_attention(q, cache, layout, window), wanted, bound)
+    assert_close(dense.paged_attention(q, cache, layout, window), wanted, bound)
+    monkeypatch.setattr(dense, "QUERY_CHUNK", 33)
+    assert_close(dense.paged_attention(q, cache, layout, window), wanted, bound)
+
+
+def reach_of(layout: AttentionLayout, pictures: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Of pictures (row, first position, last + 1)."""
+    reach = torch.cat([torch.arange(c + 1, c + n + 1) for _, n, c, _ in layout.rows.tolist()])
+    order = [row for row, (_, n, *_) in enumerate(layout.rows.tolist()) for _ in range(n)]
+    own = reach - 1
+    for row, start, end in pictures:
+        reach[(torch.tensor(order) == row) & (own >= start) & (own < end)] = end
+    return reach.int()
+
+
+def naive_attention(q: Tensor, cache: Tensor, layout: AttentionLayout, window: int) -> Tensor:
+    """Token by token over the positions that it sees."""
+    out = torch.empty_like(q)
+    for start, length, context, first in layout.rows.tolist():
+        for token in range(start, start + length):
+            position = context + token - start
+            reach = position + 1 if layout.reach is None else int(layout.reach[token])
+            seen = torch.arange(max(0, position - window + 1) if window else 0, reach)
+            blocks = layout.blocks[first + seen // 4]
+            k, v = cache[:, blocks, seen % 4].double().chunk(2, 0)  # [K, seen, D]
+            k, v = (x.repeat_interleave(3, 0) for x in (k, v))
+            weights = (torch.einsum("hd,hkd->hk", q[token].double(), k) / 4).softmax(-1)
+            out[token] = torch.einsum("hk,hkd->hd", weights, v).to(q.dtype)
+    return out
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

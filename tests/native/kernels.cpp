@@ -1,5 +1,6 @@
 // Every kernel over edge shapes, in buffers of exactly the size it may touch, for the sanitizers: `make sanitize`.
 // Results are compared with plain loops in double, so that nothing passes by doing nothing.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -111,20 +112,20 @@ void check_linear(int dtype, int64_t rows, int64_t outputs, int64_t inputs) {
   }
 }
 
-// One query over `count` keys and values, as `key(i, d)` and `value(i, d)` give them.
+// One query over keys and values [from, count), as `key(i, d)` and `value(i, d)` give them.
 using Read = std::function<double(int64_t, int)>;
 void check_query(const Values& out, int64_t at, const std::function<double(int)>& query, const Read& key,
-                 const Read& value, int64_t count, int width, int dtype) {
+                 const Read& value, int64_t count, int width, int dtype, int64_t from = 0) {
   std::vector<double> weights(count);
   double total = 0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = from; i < count; ++i) {
     double score = 0;
     for (int d = 0; d < width; ++d) score += query(d) * key(i, d) / 16;
     total += weights[i] = std::exp(score);
   }
   for (int d = 0; d < width; ++d) {
     double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += weights[i] / total * value(i, d);
+    for (int64_t i = from; i < count; ++i) sum += weights[i] / total * value(i, d);
     require(std::fabs(out[at + d] - sum) < (dtype ? 0.05 : 1e-3), "attention");
   }
 }
@@ -147,8 +148,9 @@ void check_segments(int dtype, int heads, int width, const std::vector<int32_t>&
       }
 }
 
-// A row of `length` tokens after `context` others, all of them in blocks that lie backwards.
-void check_paged(int dtype, int width, int block_size, int context, int length) {
+// A row of `length` tokens after `context` others, all of them in blocks that lie backwards. With a window each of
+// them sees all behind it, too.
+void check_paged(int dtype, int width, int block_size, int context, int length, int window) {
   constexpr int kHeads = 6, kKeyHeads = 2;
   const int total = context + length, num_blocks = (total + block_size - 1) / block_size;
   const int64_t stride = kKeyHeads * width;
@@ -162,14 +164,16 @@ void check_paged(int dtype, int width, int block_size, int context, int length) 
   for (int i = 0; i < total; ++i) slots[i] = int64_t(blocks[i / block_size]) * block_size + i % block_size;
   write_kv(cache, k.data(), v.data(), stride, slots.data(), total);
   const std::vector<int32_t> row = {0, length, context, 0};
-  paged_attention(q.data(), kHeads * width, cache, {row.data(), 1, blocks.data()}, kHeads, 1.f / 16, out.data(),
-                  kHeads * width);
+  const std::vector<int32_t> reach(length, total);
+  paged_attention(q.data(), kHeads * width, cache, {row.data(), 1, blocks.data(), window ? reach.data() : nullptr},
+                  kHeads, 1.f / 16, out.data(), kHeads * width, window);
   for (int t = 0; t < length; ++t)
     for (int h = 0; h < kHeads; ++h) {
       const int64_t at = (t * kHeads + h) * width, first = h / (kHeads / kKeyHeads) * width;
       check_query(out, at, [&](int d) { return q[at + d]; },
                   [&](int64_t i, int d) { return k[i * stride + first + d]; },
-                  [&](int64_t i, int d) { return v[i * stride + first + d]; }, context + t + 1, width, dtype);
+                  [&](int64_t i, int d) { return v[i * stride + first + d]; }, window ? total : context + t + 1, width,
+                  dtype, window ? std::max(0, context + t + 1 - window) : 0);
     }
 }
 
@@ -222,7 +226,7 @@ void check_all(int dtype) {
     check_segments(dtype, 1, width, {0, 300});
     for (const int block_size : {4, 16})
       for (const auto& [context, length] : {std::pair{0, 1}, {20, 1}, {300, 1}, {7, 19}, {250, 9}})
-        check_paged(dtype, width, block_size, context, length);
+        for (const int window : {0, 1, 40}) check_paged(dtype, width, block_size, context, length, window);
   }
   for (const int64_t rows : {1, 3})
     for (const int64_t width : {2, 30, 64, 130}) check_rows(dtype, rows, width);

@@ -28,7 +28,7 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_run_decoder": (None, (_P, _P)),
     "tpt_turns": (_I, (_I, _L, _L, _P, _P, _P, _P, _P)),
     "tpt_write_kv": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _L, _P, _L)),
-    "tpt_paged_attention": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _I, _F, _P, _L, _P, _L)),
+    "tpt_paged_attention": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _I, _F, _P, _L, _P, _L, _P, _I)),
     "tpt_segment_keys_size": (_L, (_P, _L, _I, _I)),
     "tpt_segment_keys": (None, (_I, _P, _L, _I, _I, _P, _L, _P, _L, _P)),
     "tpt_segment_attention": (None, (_I, _P, _L, _I, _I, _P, _P, _L, _L, _L, _F, _P, _L)),

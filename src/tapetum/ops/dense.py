@@ -5,12 +5,15 @@ T packed tokens, H query heads, K key-value heads, G = H / K, D head width, P pa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tapetum.ops.groups import DecodeGroup, PrefillSegment
 from tapetum.ops.layout import AttentionLayout, Segments
+from tapetum.ops.reference import hidden_keys
 
 QUERY_CHUNK = 256  # queries of one product
 SMALL_SCORES = (
@@ -84,13 +87,15 @@ def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
     flat[heads:].index_copy_(1, slots, v.transpose(0, 1))
 
 
-def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
+def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor:
     q = q * q.shape[-1] ** -0.5
     out = torch.empty_like(q)
     for group in layout.groups:
-        out[group.start : group.end] = _decode(q[group.start : group.end], cache, group)
+        out[group.start : group.end] = _decode(q[group.start : group.end], cache, group, window)
     for segment in layout.segments:
-        _prefill(q[segment.start : segment.end], cache, segment, out[segment.start : segment.end])
+        part = slice(segment.start, segment.end)
+        reach = None if layout.reach is None else layout.reach[part]
+        _prefill(q[part], cache, segment, out[part], Sight(window, reach))
     return out
 
 
@@ -104,7 +109,7 @@ def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
     return cache.view(heads, count, size * width).index_select(1, blocks).view(heads, -1, width)
 
 
-def _decode(q: Tensor, cache: Tensor, group: DecodeGroup) -> Tensor:
+def _decode(q: Tensor, cache: Tensor, group: DecodeGroup, window: int) -> Tensor:
     rows, heads, width = q.shape
     kv_heads = cache.shape[0] // 2
     # A masked weight is 0, and 0 times a stray NaN or infinity would still be NaN: padding is emptied.
@@ -112,13 +117,38 @@ def _decode(q: Tensor, cache: Tensor, group: DecodeGroup) -> Tensor:
     kv = kv.view(2, kv_heads * rows, -1, width)  # keys, values: [K x R, S, D]
     queries = q.view(rows, kv_heads, -1, width).transpose(0, 1).reshape(kv_heads * rows, -1, width)
     scores = torch.bmm(queries, kv[0].transpose(1, 2)).view(kv_heads, rows, -1, kv.shape[2])
-    weights = scores.add_(group.mask).softmax(-1)
+    scores.add_(group.mask)
+    if window:
+        position = torch.arange(kv.shape[2], device=q.device)
+        scores.masked_fill_((position < group.lengths[:, None] - window)[:, None], -torch.inf)
+    weights = scores.softmax(-1)
     mixed = torch.bmm(weights.view(kv_heads * rows, -1, kv.shape[2]), kv[1])  # [K x R, G, D]
     return mixed.view(kv_heads, rows, -1, width).transpose(0, 1).reshape(rows, heads, width)
 
 
-def _prefill(q: Tensor, cache: Tensor, segment: PrefillSegment, out: Tensor) -> None:
-    """Causal attention of one row, in chunks of queries that only look as far as they may."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How far the tokens of a row see back, 0 = to the first one, and from the first one on, None = to themselves."""
+
+    window: int
+    reach: Tensor | None
+
+    def hide(self, scores: Tensor, start: int, before: int) -> None:
+        """Take out of scores [.., T, seen] what tokens from `start` of a row on, after `before` others, do not see."""
+        count, seen = scores.shape[-2:]
+        if (
+            self.reach is None and not self.window
+        ):  # of the keys before the first of these tokens nothing is hidden
+            future = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
+            scores[..., seen - count :].masked_fill_(future, -torch.inf)
+            return
+        own = torch.arange(before + start + 1, before + start + count + 1)
+        reach = own if self.reach is None else self.reach[start : start + count]
+        scores.masked_fill_(hidden_keys(own, reach, seen, self.window).to(scores.device), -torch.inf)
+
+
+def _prefill(q: Tensor, cache: Tensor, segment: PrefillSegment, out: Tensor, sight: Sight) -> None:
+    """Attention of one row, in chunks of queries that only look as far as they may."""
     length, heads, width = q.shape
     kv_heads = cache.shape[0] // 2
     keys, values = _gather(cache, segment.blocks).chunk(2, 0)  # [K, S, D]
@@ -127,11 +157,10 @@ def _prefill(q: Tensor, cache: Tensor, segment: PrefillSegment, out: Tensor) -> 
     chunk = _query_chunk(heads * (segment.context + length))
     for start in range(0, length, chunk):
         end = min(start + chunk, length)
-        seen = segment.context + end
+        seen = segment.context + (end if sight.reach is None else length)
         part = queries[:, :, start:end].reshape(kv_heads, -1, width)
         scores = torch.bmm(part, keys[:, :, :seen]).view(kv_heads, -1, end - start, seen)
-        future = torch.ones(end - start, end - start, dtype=torch.bool, device=q.device).triu_(1)
-        scores[..., seen - (end - start) :].masked_fill_(future, -torch.inf)
+        sight.hide(scores, start, segment.context)
         weights = scores.softmax(-1).view(kv_heads, -1, seen)
         mixed = torch.bmm(weights, values[:, :seen]).view(kv_heads, -1, end - start, width)
         out[start:end] = mixed.permute(2, 0, 1, 3).reshape(end - start, heads, width)

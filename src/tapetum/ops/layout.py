@@ -29,6 +29,8 @@ class AttentionLayout:
     sample_rows: Tensor  # int64: packed indices of the tokens that yield logits, ascending
     block_size: int
     dtype: torch.dtype
+    # [T] int32 on the host: how many tokens of its row each token sees, from the first on; None = those up to itself
+    reach: Tensor | None = None
 
     @cached_property
     def groups(self) -> tuple[DecodeGroup, ...]:

@@ -73,8 +73,8 @@ class NativeAttention:
             *_parts(cache), k.data_ptr(), _stride(k), v.data_ptr(), _stride(v), slots.data_ptr(), len(slots)
         )
 
-    def paged_attention(self, q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
-        """Causal attention of packed q [T, H, D] over each row's blocks -> [T, H, D]."""
+    def paged_attention(self, q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor:
+        """Attention of packed q [T, H, D] over each row's blocks, as far as it reaches -> [T, H, D]."""
         _, heads, width = q.shape
         out = q.new_empty(q.shape)
         self.library.tpt_paged_attention(
@@ -88,6 +88,8 @@ class NativeAttention:
             _stride(q),
             out.data_ptr(),
             heads * width,
+            None if layout.reach is None else layout.reach.data_ptr(),
+            window,
         )
         return out
 

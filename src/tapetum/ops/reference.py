@@ -109,23 +109,37 @@ def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
         flat[heads:, slot] = v[token]
 
 
-def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout) -> Tensor:
-    """Causal attention of packed q [T, H, D] over each row's blocks -> [T, H, D]."""
+def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor:
+    """Attention of packed q [T, H, D] over each row's blocks -> [T, H, D].
+
+    The token at position p sees the keys [max(0, p - window + 1), reach), where reach is p + 1 unless the layout says
+    more, and without a window (0) those from 0 on. So a window cuts off what lies too far before a token, also of its
+    own picture, and never what lies behind it in its picture: as transformers composes the masks of Gemma 3's local
+    layers, window AND (causal OR same picture).
+    """
     out = torch.empty_like(q)
     for start, length, context, first in layout.rows.tolist():
         count = -(-(context + length) // layout.block_size)
         part = slice(start, start + length)
-        out[part] = _attend_cache(q[part], cache, layout.blocks[first : first + count], context)
+        own = torch.arange(context + 1, context + length + 1)
+        reach = own if layout.reach is None else layout.reach[part]
+        hidden = hidden_keys(own, reach, context + length, window).to(q.device)
+        out[part] = _attend_cache(q[part], cache, layout.blocks[first : first + count], hidden)
     return out
 
 
-def _attend_cache(q: Tensor, cache: Tensor, blocks: Tensor, context: int) -> Tensor:
-    total = context + len(q)
+def hidden_keys(own: Tensor, reach: Tensor, total: int, window: int) -> Tensor:
+    """Which of `total` keys each query does not see, bool [queries, total]; `own` is its position + 1."""
+    position = torch.arange(total, device=own.device)
+    hidden = position >= reach[:, None]
+    return hidden | (position < own[:, None] - window) if window else hidden
+
+
+def _attend_cache(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor) -> Tensor:
+    total = hidden.shape[1]
     flat = cache[:, blocks.to(cache.device)].flatten(1, 2)[:, :total]  # [2 K, total, D]
     k, v = flat.chunk(2, 0)
     groups = q.shape[1] // k.shape[0]
-    position = torch.arange(total, device=q.device)
-    hidden = position[None] > context + torch.arange(len(q), device=q.device)[:, None]
     return _attend(
         q,
         k.repeat_interleave(groups, 0).transpose(0, 1),

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +33,12 @@ __all__ = [
 ]
 
 
+class PagedAttention(Protocol):
+    """(q [T, H, D], cache, layout, window in tokens, 0 = none) -> [T, H, D]"""
+
+    def __call__(self, q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor: ...
+
+
 def _use_threads(count: int | None) -> None:
     if count is not None:
         torch.set_num_threads(count)
@@ -51,7 +58,7 @@ class OpTable:
     segment_keys: Callable[[Tensor, Tensor, Segments], tuple[Tensor, ...]]
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
-    paged_attention: Callable[[Tensor, Tensor, AttentionLayout], Tensor]
+    paged_attention: PagedAttention
     # all layers at once, with the values of the above
     decoder: Callable[[DecoderParts], RunDecoder] | None = None
     # (linear, hidden [R, hidden]) -> scores [R, V], best tokens [R]

@@ -19,7 +19,8 @@ struct Keys {
 };
 
 // Rows [first, first + count) of T tokens x G heads: row i is head i % G of token i / G. Token t sees
-// `seen` + t * `step` keys; its head h lies at t * stride + h * D.
+// `seen` + t * `step` keys, or `reach[t]` where that is given, without those that lie `window` or more before the last
+// of the `seen`, where that is not 0. Its head h lies at t * stride + h * D.
 struct Queries {
   const void* q;
   void* out;
@@ -29,6 +30,8 @@ struct Queries {
   int64_t first;
   int count;
   float scale;
+  const int32_t* reach = nullptr;
+  int window = 0;
 };
 
 TPT_FOR_ALL_SETS(void attend_float(const Queries&, const Keys&); void attend_bf16(const Queries&, const Keys&);)

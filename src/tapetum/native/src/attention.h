@@ -12,16 +12,20 @@ namespace tapetum {
 
 constexpr int kTile = 256;  // keys of a tile
 
-// Each row is four numbers: first packed token, tokens, tokens before them, where its blocks begin in `blocks`.
+// Each row is four numbers: first packed token, tokens, tokens before them, where its blocks begin in `blocks`. `reach`
+// has for each packed token how many keys of its row it sees, which must not be more than there are; without it a token
+// sees those up to its own.
 struct Rows {
   const int32_t* rows;
   int64_t count;
   const int32_t* blocks;
+  const int32_t* reach = nullptr;
 };
 
-// Causal attention of packed q [T, H, D] over each row's blocks; a row of length 1 is a decode. Strides in elements.
+// Attention of packed q [T, H, D] over each row's blocks; a row of length 1 is a decode. With a window a token sees its
+// own key and the window - 1 before it, beside what its reach gives it behind; 0 = no window. Strides in elements.
 void paged_attention(const void* q, int64_t q_stride, const Cache& cache, const Rows& rows, int heads, float scale,
-                     void* out, int64_t out_stride);
+                     void* out, int64_t out_stride, int window = 0);
 
 // Packed patches of `count` segments, [bounds[i], bounds[i + 1]) each.
 struct Patches {

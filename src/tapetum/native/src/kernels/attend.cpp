@@ -16,7 +16,7 @@ struct Work {
   alignas(64) float scores[kRows * kScoreStride];
   alignas(64) float out[kRows * kOutStride];
   Softmax states[kRows];
-  int64_t seen[kRows];
+  int64_t first[kRows], seen[kRows];  // keys that a row looks at: [first, seen)
   const T* groups[2 * kGroups + kAhead];  // in the order in which they are read: keys, values, keys of the next tile
   alignas(64) T packed[2][kGroups][kGroup * kMaxWidth];  // of blocks that lie plainly; of the last group
 };
@@ -46,7 +46,10 @@ void take_queries(const Queries& queries, Work<T>& work) {
     std::fill(to + queries.width, to + width, T(0));
     std::fill_n(work.out + i * kOutStride, width, 0.f);
     work.states[i] = {-std::numeric_limits<float>::infinity(), {}};
-    work.seen[i] = queries.seen + (queries.first + i) / queries.heads * queries.step;
+    const int64_t token = (queries.first + i) / queries.heads;
+    const int64_t own = queries.seen + token * queries.step;
+    work.first[i] = queries.window ? std::max<int64_t>(0, own - queries.window) : 0;
+    work.seen[i] = queries.reach ? queries.reach[token] : own;
   }
 }
 
@@ -127,7 +130,10 @@ void attend_tile(int rows, int64_t start, int count, int width, float factor, Wo
   int seen[kRows];
   float peaks[kRows];
   for (int i = 0; i < rows; ++i) {
-    seen[i] = int(std::clamp<int64_t>(work.seen[i] - start, 0, count));
+    const int before = int(std::clamp<int64_t>(work.first[i] - start, 0, count));
+    seen[i] = int(std::clamp<int64_t>(work.seen[i] - start, before, count));
+    if (seen[i] == before) seen[i] = 0;
+    else std::fill_n(work.scores + i * kScoreStride, before, -std::numeric_limits<float>::infinity());
     peaks[i] = seen[i] ? find_peak(work.scores + i * kScoreStride, seen[i], factor) : work.states[i].peak;
   }
   for (int i = 0; i < rows; ++i)
@@ -146,10 +152,11 @@ template <class T>
 void attend(const Queries& queries, const Keys& keys) {
   Work<T> work;
   take_queries(queries, work);
-  const int64_t last = (queries.first + queries.count - 1) / queries.heads;  // of these tokens it sees the most keys
-  const int64_t seen = queries.seen + last * queries.step;
-  for (int64_t start = 0; start < seen; start += kTile) {
-    const int count = int(std::min<int64_t>(seen - start, kTile));
+  const int64_t first = *std::min_element(work.first, work.first + queries.count);
+  const int64_t seen = *std::max_element(work.seen, work.seen + queries.count);
+  for (int64_t start = first / kGroup * kGroup, end; start < seen; start = end) {
+    end = std::min(seen, (start / kTile + 1) * kTile);  // tiles lie at multiples of kTile, wherever a window begins
+    const int count = int(end - start);
     if (keys.is_packed) find_groups(keys, start, count, seen, work);
     else pack_groups(keys, start, count, work);
     attend_tile(queries.count, start, count, padded(queries.width), queries.scale * 1.44269504f, work);
