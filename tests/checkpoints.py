@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from tapetum.assets import MODEL_DIR
+from tests.families.kit import randomise
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
 COPIED = (
@@ -34,16 +35,8 @@ def write_checkpoint(
 ) -> Path:
     """A random model of `family` whose greedy text is not one token repeated; returns the directory."""
     model_class, config = _make_config(family, is_tied)
-    torch.manual_seed(seed)
     model = model_class(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 1.0 / parameter[0].numel() ** 0.5)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.05)
-            else:
-                parameter.normal_(1, 0.1)
+    randomise(model, seed)
     model.save_pretrained(directory, max_shard_size=shard)
     for name in COPIED.split():
         shutil.copy(MODEL_DIR / name, directory / name)

@@ -1,0 +1,14 @@
+"""The model families that test_families.py holds to transformers: a module for each, a line for each. See kit.py."""
+
+from __future__ import annotations
+
+from tests.families import qwen_vl
+from tests.families.kit import Family
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        qwen_vl.family("qwen2_vl"),
+        qwen_vl.family("qwen2_5_vl"),
+    )
+}
