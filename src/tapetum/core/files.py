@@ -73,6 +73,14 @@ class ConfigReader:
             raise self._wrong(key, value, f"an integer of at least {low}")
         return value
 
+    def side(self, key: str, default: int | None = None) -> int:
+        """Of a square: an integer, or two that are equal."""
+        value = self._take(key, default)
+        sides = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+        if len(sides) != 2 or sides[0] != sides[1] or type(sides[0]) is not int or sides[0] < 1:
+            raise self._wrong(key, value, "an integer of at least 1, or two that are equal")
+        return sides[0]
+
     def number(self, key: str, default: float | None = None) -> float:
         value = self._take(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
