@@ -2,8 +2,9 @@
 
 `ScriptedExecutor` keeps for every KV slot what was written there (the token, the picture behind it and everything
 before it) and fails on a plan that a real device would compute wrongly: a row that reads a slot with other contents,
-two rows writing one slot, a picture without features, an unknown or ended request. Its tokens depend on request id
-and position alone, so any two ways to schedule the same requests must produce the same ones.
+two rows writing one slot, a picture without features or cut where it must stay whole, an unknown or ended request.
+Its tokens depend on request id and position alone, so any two ways to schedule the same requests must produce the
+same ones.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def make_item(
     return MediaItem(key=raw.ljust(32, b"\0"), geometry=geometry, patches=None)
 
 
-def make_prompt(segments: Iterable[int | MediaItem]) -> Prompt:
-    """Token ids and items in order; each item becomes its placeholders and a span."""
+def make_prompt(segments: Iterable[int | MediaItem], *, is_atomic: bool = False) -> Prompt:
+    """Token ids and items in order; each item becomes its placeholders and a span, or an atomic one."""
     token_ids: list[int] = []
     spans: list[Span] = []
     for segment in segments:
@@ -61,7 +62,10 @@ def make_prompt(segments: Iterable[int | MediaItem]) -> Prompt:
             continue
         start, count = len(token_ids), segment.geometry.num_tokens
         token_ids += [PLACEHOLDER] * count
-        spans.append(Span(start=start, end=start + count, item=segment, placement=(1.0, 1.0, float(count))))
+        placement = (1.0, 1.0, float(count))
+        spans.append(
+            Span(start=start, end=start + count, item=segment, placement=placement, is_atomic=is_atomic)
+        )
     return Prompt(token_ids=tuple(token_ids), spans=tuple(spans), position_ids=None, position_delta=0)
 
 
@@ -77,10 +81,11 @@ def make_request(
     arrival_s: float = 0.0,
     deadline_s: float | None = None,
     prediction: Iterable[int] = (),
+    is_atomic: bool = False,
 ) -> Request:
     return Request(
         request_id=request_id,
-        prompt=make_prompt(segments),
+        prompt=make_prompt(segments, is_atomic=is_atomic),
         sampling=sampling,
         max_tokens=max_tokens,
         stop_token_ids=frozenset(stop_token_ids) | frozenset(sampling.stop_token_ids),
@@ -260,6 +265,8 @@ class ScriptedExecutor(Executor):
         for span in tokens.spans:
             if span.start < row.end and row.start < span.end and span.key not in features:
                 raise PlanError(f"{row} needs features {span.key!r} that are not there")
+            if span.is_atomic and any(first < row.end < last for first, last in span.placeholders):
+                raise PlanError(f"{row} ends within tokens that see each other both ways")
 
     def _write(self, row: Row, tokens: _Tokens) -> None:
         size = self._block_size

@@ -38,6 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_caching=st.booleans(),
         quantum=st.sampled_from([0.0, 0.3]),
         patch_s=st.sampled_from([1e-5, 3e-3]),  # of the largest picture 0.4 ms or 0.1 s
+        is_atomic=st.booleans(),
     )
     def build(
         self,
@@ -51,6 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_caching: bool,
         quantum: float,
         patch_s: float,
+        is_atomic: bool,
     ) -> None:
         cost = CostModel()
         for patches in (4, 12, 16, 36) * 9:
@@ -67,7 +69,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             itl_target_ms=itl_target_ms,
             schedule=schedule,
         )
-        self.limits = (max_num_seqs, tokens, encoder)
+        self.is_atomic = is_atomic
+        # a step may take a picture whole that has no room in it
+        longest = max(item.geometry.num_tokens for item in ITEMS) - 1 if is_atomic else 0
+        self.limits = (max_num_seqs, tokens + longest, encoder)
         self.requests: dict[str, Request] = {}
         self.refused = 0
         self.in_flight: BatchPlan | None = None
@@ -103,6 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             stop_token_ids=range(0, 1000, 20) if has_stop else (),
             arrival_s=self.stage.now,
             deadline_s=None if patience is None else self.stage.now + patience,
+            is_atomic=self.is_atomic,
         )
         try:
             self.stage.add(request)

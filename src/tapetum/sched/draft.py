@@ -107,6 +107,7 @@ class Draft:
                 end = span.start
                 break
             end = min(end, start + self._chunk(progress, share))  # an encode takes time from the chunk
+        end = self._past_cuts(progress, start, end)
         if end <= start:
             return
         self.work.chunk += end - start
@@ -151,6 +152,20 @@ class Draft:
         wanted = min(progress.state.num_remaining_tokens, self._budget.tokens)
         least = 0 if self.work.chunk else self._ledger.block_size
         return min(wanted, max(least, self._timely(progress.state.num_computed_tokens, share)))
+
+    def _past_cuts(self, progress: Progress, start: int, end: int) -> int:
+        """`end`, unless that lies within tokens that see each other both ways: then what comes before them.
+
+        Where nothing does, the first chunk of a step takes all of them, whatever that costs, and others wait.
+        """
+        for span, _ in progress.spans_ahead():
+            if span.start >= end:
+                break
+            for first, last in span.placeholders if span.is_atomic else ():
+                if first < end < last:
+                    whole = start if self.work.chunk else last
+                    return first if first > start else whole
+        return end
 
     def _timely(self, start: int, share: float = 1.0) -> int:
         """How many tokens from `start` on the step has time for, in a share of what is left of it."""
