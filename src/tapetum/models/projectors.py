@@ -17,22 +17,33 @@ from torch import Tensor
 from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding, Stage
 from tapetum.models.tiled import TiledTower
-from tapetum.models.vit import Batch
+from tapetum.models.vit import Batch, linear_slots, make_linear
+from tapetum.models.weights import Slot, Weights
+from tapetum.ops.table import Activation
 
 Rows = Callable[[int, int], Tensor]  # patches [start, end) of all tiles -> [patches, width]
 Project = Callable[[Rows, int, int], Tensor]  # visual tokens [start, end) of all tiles -> [tokens, out width]
+Arrange = Callable[[Tensor, Geometry], Tensor]  # the tokens of all tiles of an item -> its features
 
 
 class TileEncoder:
     """A tower and a projector that makes equally many tokens of each tile: a `composed.PictureEncoder`.
 
-    `work` are the multiply-adds of a token in the projector.
+    `work` are the multiply-adds of a token in the projector; `arrange` makes something else of the tokens of an item
+    than one behind the other.
     """
 
     def __init__(
-        self, tower: TiledTower, project: Project, *, tile_tokens: int, out_width: int, work: float
+        self,
+        tower: TiledTower,
+        project: Project,
+        *,
+        tile_tokens: int,
+        out_width: int,
+        work: float,
+        arrange: Arrange | None = None,
     ) -> None:
-        self._tower, self._project = tower, project
+        self._tower, self._project, self._arrange = tower, project, arrange
         self._tile_tokens, self._out_width, self._work = tile_tokens, out_width, work
 
     def begin(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
@@ -42,10 +53,39 @@ class TileEncoder:
         tokens = torch.empty(sum(sizes), self._out_width, dtype=tower.dtype, device=tower.device)
         last = Stage(len(tokens), self._work, partial(self._fill, tokens, batch))
         stages = chain(tower.stages(batch, patches), [last])
-        return Encoding(stages, collect=lambda: list(torch.split(tokens, sizes)))
+        return Encoding(stages, collect=lambda: self._collect(torch.split(tokens, sizes), geometries))
+
+    def _collect(self, tokens: Sequence[Tensor], geometries: Sequence[Geometry]) -> list[Tensor]:
+        if self._arrange is None:
+            return list(tokens)
+        return [self._arrange(*pair) for pair in zip(tokens, geometries, strict=True)]
 
     def _fill(self, tokens: Tensor, batch: Batch, start: int, end: int) -> None:
         tokens[start:end] = self._project(partial(self._tower.rows, batch), start, end)
+
+
+class Mlp:
+    """Two linear layers with an activation between them."""
+
+    def __init__(
+        self, weights: Weights, name: str, activation: Activation = "gelu", *, has_bias: bool = True
+    ) -> None:
+        self._in = make_linear(weights, name + "in", activation, has_bias=has_bias)
+        self._out = make_linear(weights, name + "out", has_bias=has_bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._out(self._in(x))
+
+
+def mlp_slots(
+    ours: str, theirs: tuple[str, str], widths: tuple[int, int, int], *, has_bias: bool = True
+) -> tuple[Slot, ...]:
+    """`theirs` names both layers, `widths` what goes in, between and out."""
+    width, inner, out = widths
+    return (
+        *linear_slots(ours + "in", theirs[:1], (inner, width), has_bias=has_bias),
+        *linear_slots(ours + "out", theirs[1:], (out, inner), has_bias=has_bias),
+    )
 
 
 def pixel_shuffle(rows: Rows, start: int, end: int, *, side: int, merge_size: int) -> Tensor:
