@@ -16,6 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tapetum.core.errors import CheckpointError
+from tapetum.core.files import ConfigReader
 from tapetum.models.encoding import Stage
 from tapetum.models.weights import Slot, Weights
 from tapetum.ops.layout import Segments
@@ -27,6 +29,11 @@ FLOAT32_WORK = 2.0  # of a multiply-add in float32, by one in bf16
 ATTENTION_WORK = (
     1.5  # of a multiply-add in attention, with its share of the softmax, by one in a linear layer
 )
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +54,16 @@ class BlockConfig:
     def in_width(self) -> int:
         """Outputs of the first linear layer of the MLP."""
         return 2 * self.mlp_width if has_gate(self.activation) else self.mlp_width
+
+
+def read_activation(reader: ConfigReader, key: str, default: str) -> Activation:
+    """Of an MLP without a gate, by its name in transformers."""
+    name = reader.word(key, default)
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"{reader.name}: {key} is {name!r}, supported are {', '.join(_ACTIVATIONS)}; use another checkpoint"
+        )
+    return _ACTIVATIONS[name]
 
 
 @dataclass(slots=True, eq=False)
