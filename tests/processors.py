@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from tapetum.core.media import MediaItem
+from tapetum.core.request import Prompt
 from tapetum.processing import load_processor
 from tapetum.processing.base import Processor
+from tapetum.processing.layout import Insert, Placement
 
 MEAN = [0.48145466, 0.4578275, 0.40821073]
 STD = [0.26862954, 0.26130258, 0.27577711]
@@ -44,3 +48,18 @@ def write_files(
 def make_processor(model_type: str = "qwen2_vl", **files: dict[str, object]) -> Processor:
     with tempfile.TemporaryDirectory() as directory:
         return load_processor(write_files(Path(directory), model_type=model_type, **files))
+
+
+def laid_out(processor: Processor, parts: Sequence[tuple[int, ...] | MediaItem]) -> Prompt:
+    """The prompt of tokens and items, for a family whose items are nothing but placeholders."""
+    return processor.layout(
+        [
+            Insert(
+                part,
+                tuple(piece for piece in processor.expand(part.geometry) if isinstance(piece, Placement)),
+            )
+            if isinstance(part, MediaItem)
+            else part
+            for part in parts
+        ]
+    )

@@ -114,7 +114,7 @@ def test_token_ids_are_tokens(builder, token_id):
         builder.draft(TextInput(prompt=(5, token_id)), SamplingParams())
 
 
-@pytest.mark.parametrize("placeholder", files().tokenizer.media_tokens)
+@pytest.mark.parametrize("placeholder", files().tokenizer.slots)
 def test_placeholders_among_token_ids_want_media(builder, placeholder):
     with pytest.raises(InvalidParameter, match=r"1 times, and 0 .* parts came"):
         builder.draft(TextInput(prompt=(5, placeholder, 6)), SamplingParams())

@@ -24,7 +24,7 @@ from tapetum.core.media import Geometry, MediaItem
 from tapetum.processing import load_processor
 from tapetum.processing.base import PixelBounds, smart_resize
 from tapetum.processing.options import ProcessorOptions
-from tests.processors import MEAN, STD, make_processor, write_files
+from tests.processors import MEAN, STD, laid_out, make_processor, write_files
 
 DEFAULT = ProcessorOptions()
 SIZES = [
@@ -198,7 +198,7 @@ def test_positions_equal_transformers(model_type, data):
         st.integers(1, 8),
         st.floats(2.0, 30.0),
     ).filter(lambda clip: has_one_rule(processor, clip))
-    prompt = processor.layout(data.draw(mixes(st.one_of(pictures, clips))))
+    prompt = laid_out(processor, data.draw(mixes(st.one_of(pictures, clips))))
     positions, delta = rope_index(model_type, prompt)
     assert np.array_equal(prompt.position_ids, positions)
     assert prompt.position_delta == delta
@@ -206,7 +206,7 @@ def test_positions_equal_transformers(model_type, data):
 
 def has_one_rule(processor, clip: MediaItem) -> bool:
     """Whether the time axis of a clip is not its longest: only then does transformers go on at max + 1."""
-    times, rows, columns = processor.layout([clip]).position_ids.max(axis=1)
+    times, rows, columns = laid_out(processor, [clip]).position_ids.max(axis=1)
     return times <= max(rows, columns)
 
 
@@ -217,7 +217,7 @@ def has_one_rule(processor, clip: MediaItem) -> bool:
 def test_clock_equals_transformers(frames, fps):
     """The rounding of times, also where the time axis is the longest: the clip itself is placed alike."""
     geometry = QWEN2_5.geometry("video", 56, 56, frames=frames, options=ProcessorOptions(fps=fps))
-    prompt = QWEN2_5.layout([(10, 11), item(geometry)])
+    prompt = laid_out(QWEN2_5, [(10, 11), item(geometry)])
     positions, delta = rope_index("qwen2_5_vl", prompt)
     assert np.array_equal(prompt.position_ids, positions)
     assert prompt.position_delta == delta
@@ -228,7 +228,7 @@ def test_text_after_a_long_clip_differs_on_purpose(model_type):
     """docs/decisions/002: transformers puts the text that follows inside the clip's time span, we put it behind."""
     processor, _ = FAMILIES[model_type]
     clip = item(processor.geometry("video", 56, 56, frames=40, options=DEFAULT))
-    prompt = processor.layout([(10,), clip, (11, 12)])
+    prompt = laid_out(processor, [(10,), clip, (11, 12)])
     positions, _ = rope_index(model_type, prompt)
     start, end = prompt.spans[0].start, prompt.spans[0].end
     assert np.array_equal(prompt.position_ids[:, :end], positions[:, :end])

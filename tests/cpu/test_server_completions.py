@@ -16,7 +16,7 @@ from tests.cpu.server_kit import EOS, Script, TestServer, eventually, files
 
 ANSWER = "Total: 12.50 €\nTax: 2.00 🙂 done"
 PROMPT = "The total is"
-IMAGE_PAD = next(token for token, kind in files().tokenizer.media_tokens.items() if kind == "image")
+IMAGE_PAD = next(token for token, kind in files().tokenizer.slots.items() if kind == "image")
 
 
 def spoken(text: str) -> list[int]:

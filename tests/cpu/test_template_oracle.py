@@ -9,11 +9,13 @@ from transformers import AutoTokenizer
 
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message
-from tapetum.text.template import ChatTemplate, MediaSlot
+from tapetum.text.runs import MediaSlot
+from tapetum.text.template import ChatTemplate
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 
 ORACLE = AutoTokenizer.from_pretrained(str(MODEL_DIR))
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 TEMPLATE = ChatTemplate.load(MODEL_DIR, TOKENIZER)
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12).filter(
@@ -42,10 +44,13 @@ def as_transformers(chat: ChatInput) -> list[dict[str, object]]:
 
 
 def our_ids(chat: ChatInput) -> list[int]:
-    placeholders = {kind: token_id for token_id, kind in TOKENIZER.media_tokens.items()}
+    placeholders = {kind: token_id for token_id, kind in TOKENIZER.slots.items()}
     ids: list[int] = []
-    for segment in TEMPLATE.render(chat):
-        ids.extend((placeholders[segment.kind],) if isinstance(segment, MediaSlot) else segment)
+    for run in TEMPLATE.render(chat):
+        if isinstance(run, str):
+            ids.extend(TOKENIZER.encode_plain(run))
+        else:
+            ids.append(placeholders[run.kind] if isinstance(run, MediaSlot) else run)
     return ids
 
 

@@ -12,12 +12,14 @@ from transformers import AutoTokenizer
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message, ToolCall
 from tapetum.core.errors import TapetumError
-from tapetum.text.template import ChatTemplate, MediaSlot
+from tapetum.text.runs import MediaSlot
+from tapetum.text.template import ChatTemplate
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 from tests.templates import LLAMA3, QWEN2_VL, QWEN3, WALKING
 
 ORACLE = AutoTokenizer.from_pretrained(str(MODEL_DIR))
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 BUNDLED = (MODEL_DIR / "chat_template.jinja").read_text()
 KNOWING = {"qwen3": QWEN3, "llama3": LLAMA3, "walking": WALKING}  # those that know tools
 ALL = {**KNOWING, "qwen2_vl": QWEN2_VL, "bundled": BUNDLED}
@@ -115,10 +117,13 @@ def _turn(message: Message) -> dict[str, object]:
 
 
 def our_ids(name: str, chat: ChatInput) -> list[int]:
-    placeholders = {kind: token_id for token_id, kind in TOKENIZER.media_tokens.items()}
+    placeholders = {kind: token_id for token_id, kind in TOKENIZER.slots.items()}
     ids: list[int] = []
-    for segment in OURS[name].render(chat):
-        ids.extend((placeholders[segment.kind],) if isinstance(segment, MediaSlot) else segment)
+    for run in OURS[name].render(chat):
+        if isinstance(run, str):
+            ids.extend(TOKENIZER.encode_plain(run))
+        else:
+            ids.append(placeholders[run.kind] if isinstance(run, MediaSlot) else run)
     return ids
 
 

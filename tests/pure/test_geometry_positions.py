@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.core.media import Geometry, MediaItem
-from tests.processors import make_processor
+from tests.processors import laid_out, make_processor
 
 PROCESSORS = {
     name: make_processor(name, vision={"tokens_per_second": 2}) for name in ("qwen2_vl", "qwen2_5_vl")
@@ -32,7 +34,7 @@ def item(time: int, rows: int, columns: int, kind: str = "image", seconds: float
 
 def test_golden_positions():
     picture = item(1, 2, 3)
-    prompt = PROCESSORS["qwen2_vl"].layout([(11, 12, 13), picture, (14, 15)])
+    prompt = laid_out(PROCESSORS["qwen2_vl"], [(11, 12, 13), picture, (14, 15)])
     assert prompt.token_ids == (11, 12, 13, 7, 7, 7, 7, 7, 7, 14, 15)
     assert prompt.position_ids.tolist() == [
         [0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7],
@@ -46,22 +48,22 @@ def test_golden_positions():
 
 
 def test_text_alone_counts_up():
-    prompt = PROCESSORS["qwen2_vl"].layout([(5, 6), (7,)])
+    prompt = laid_out(PROCESSORS["qwen2_vl"], [(5, 6), (7,)])
     assert prompt.position_ids.tolist() == [[0, 1, 2]] * 3
     assert (prompt.spans, prompt.position_delta) == ((), 0)
 
 
 def test_nothing_at_all():
-    prompt = PROCESSORS["qwen2_vl"].layout([])
+    prompt = laid_out(PROCESSORS["qwen2_vl"], [])
     assert (prompt.token_ids, prompt.position_ids.shape, prompt.position_delta) == ((), (3, 0), 0)
 
 
 def test_clip_counts_steps_or_seconds():
     clip = item(3, 1, 1, "video", seconds=1.3)
-    steps = PROCESSORS["qwen2_vl"].layout([(1,), clip, (2,)])
+    steps = laid_out(PROCESSORS["qwen2_vl"], [(1,), clip, (2,)])
     assert steps.token_ids == (1, 8, 8, 8, 2)
     assert steps.position_ids[0].tolist() == [0, 1, 2, 3, 4]
-    clock = PROCESSORS["qwen2_5_vl"].layout([(1,), clip, (2,)])
+    clock = laid_out(PROCESSORS["qwen2_5_vl"], [(1,), clip, (2,)])
     # 1.3 s x 2 tokens per second = 2.6: truncated to 0, 2, 5 behind the start; text goes on behind the largest.
     assert clock.position_ids.tolist() == [[0, 1, 3, 6, 7], [0, 1, 1, 1, 7], [0, 1, 1, 1, 7]]
     assert clock.position_delta == 3
@@ -88,7 +90,7 @@ segments = st.lists(
 
 @given(segments, st.sampled_from(sorted(PROCESSORS)))
 def test_layout_is_consistent(parts, model_type):
-    prompt = PROCESSORS[model_type].layout(parts)
+    prompt = laid_out(PROCESSORS[model_type], parts)
     num_tokens = len(prompt.token_ids)
     assert prompt.position_ids.shape == (3, num_tokens)
     assert [span.item for span in prompt.spans] == [part for part in parts if isinstance(part, MediaItem)]
@@ -106,7 +108,7 @@ def test_layout_is_consistent(parts, model_type):
 @given(segments, segments, st.sampled_from(sorted(PROCESSORS)))
 def test_what_comes_later_moves_as_a_whole(front, back, model_type):
     """Relocation is an equal shift on all axes: the base of reuse at another place."""
-    layout = PROCESSORS[model_type].layout
+    layout = partial(laid_out, PROCESSORS[model_type])
     alone, joined = layout(back), layout([*front, *back])
     num_front = len(layout(front).token_ids)
     shift = layout(front).position_ids.max(initial=-1) + 1

@@ -35,7 +35,7 @@ def tokenizer(is_wide: bool = False) -> Tokenizer:
     if is_wide:
         words = ["00", "12", "999", "000000", "1.5", ".0", "e3", "e+30", "0,", "7]", "9}", "5, 1", "-1"]
         backend.add_tokens([tokenizers.AddedToken(word, special=False, normalized=False) for word in words])
-    return Tokenizer(backend, media_tokens={})
+    return Tokenizer(backend, slots={})
 
 
 def allowed(mask: bytes) -> list[int]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tapetum.assets import MODEL_DIR
 from tapetum.text.stream import TextStream
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 TEXT_IDS = st.integers(0, TOKENIZER.vocab_size - 1)  # every single byte is a token of this vocabulary
 BYTES_OF = {TOKENIZER.token_bytes(token_id): token_id for token_id in range(1010)}
 

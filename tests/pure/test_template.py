@@ -18,10 +18,12 @@ from tapetum.core.chat import ChatInput, MediaPart, Message, ToolCall
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong, TapetumError, TemplateError
 from tapetum.text.guard import Guard
 from tapetum.text.jinja import build_environment
-from tapetum.text.template import ChatTemplate, MediaSlot, Segment, split_prompt
+from tapetum.text.runs import MediaSlot, Run, split_runs
+from tapetum.text.template import ChatTemplate
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 BUNDLED = ChatTemplate.load(MODEL_DIR, TOKENIZER)
 IMAGE = MediaPart(kind="image", source=b"")
 VIDEO = MediaPart(kind="video", source=(b"",))
@@ -73,15 +75,19 @@ def chat(
     return ChatInput(messages=messages, template_kwargs=kwargs)
 
 
-def flat(segments: list[Segment]) -> list[int]:
-    return [token_id for segment in segments if isinstance(segment, tuple) for token_id in segment]
+def flat(segments: list[Run]) -> list[int]:
+    return [token_id for run in segments if not isinstance(run, MediaSlot) for token_id in tokens_of(run)]
 
 
-def specials_of(segments: list[Segment]) -> list[int]:
+def tokens_of(run: str | int) -> tuple[int, ...]:
+    return TOKENIZER.encode_plain(run) if isinstance(run, str) else (run,)
+
+
+def specials_of(segments: list[Run]) -> list[int]:
     return [token_id for token_id in flat(segments) if token_id in TOKENIZER.special_ids]
 
 
-def text_of(segments: list[Segment]) -> str:
+def text_of(segments: list[Run]) -> str:
     return TOKENIZER.decode(flat(segments), skip_special=False)
 
 
@@ -98,7 +104,7 @@ def test_placeholders_in_text_are_text_and_slots_follow_the_media(parts: list[st
     segments = BUNDLED.render(chat(parts))
     kinds = [part.kind for part in parts if isinstance(part, MediaPart)]
     assert [segment.kind for segment in segments if isinstance(segment, MediaSlot)] == kinds
-    assert set(TOKENIZER.media_tokens).isdisjoint(flat(segments))
+    assert set(TOKENIZER.slots).isdisjoint(flat(segments))
 
 
 @given(first=ATTACKS, second=ATTACKS)
@@ -130,7 +136,7 @@ def test_halves_written_by_the_template_are_not_completed_by_users(text: str, ro
 def test_known_roles_complete_what_the_template_begins() -> None:
     library = tokenizers.Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     library.add_special_tokens(["<|user|>", "<|endoftext|>"])
-    roles = Tokenizer(library, media_tokens={})
+    roles = Tokenizer(library, slots={})
     segments = [
         ChatTemplate(HALVES, roles, names={}).render(chat("hi", role=role)) for role in ("user", "endoftext")
     ]
@@ -263,15 +269,10 @@ def test_a_template_that_drops_or_invents_media_is_refused(source: str) -> None:
 
 
 def test_a_prompt_written_whole_counts_its_special_tokens() -> None:
-    segments = split_prompt(TOKENIZER, "a<|im_end|><|image_pad|>b<|video_pad|>")
+    runs = split_runs(TOKENIZER, "a<|im_end|><|image_pad|>b<|video_pad|>")
     end = TOKENIZER.special_tokens["<|im_end|>"]
-    assert segments == [
-        (*TOKENIZER.encode_plain("a"), end),
-        MediaSlot("image"),
-        TOKENIZER.encode_plain("b"),
-        MediaSlot("video"),
-    ]
-    assert split_prompt(TOKENIZER, "") == []
+    assert runs == ["a", end, MediaSlot("image"), "b", MediaSlot("video")]
+    assert split_runs(TOKENIZER, "") == []
 
 
 def write(directory: Path, name: str, value: object) -> None:

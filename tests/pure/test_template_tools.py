@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message, ToolCall
 from tapetum.core.errors import InvalidParameter, TemplateError
-from tapetum.text.template import ChatTemplate, MediaSlot, Segment
+from tapetum.text.runs import MediaSlot, Run
+from tapetum.text.template import ChatTemplate
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 from tests.templates import LLAMA3, QWEN2_VL, QWEN3, WALKING
 
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 BUNDLED = ChatTemplate.load(MODEL_DIR, TOKENIZER)
 TEMPLATES = {"bundled": BUNDLED} | {
     name: ChatTemplate(source, TOKENIZER, names={})
@@ -40,17 +42,22 @@ ATTACKS = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=4).map("".jo
 ASKS = Message(role="user", content=("what?",))
 
 
-def text_of(segments: Sequence[Segment]) -> str:
+def text_of(segments: Sequence[Run]) -> str:
     """The prompt as the model sees it, with {image} where a picture is."""
     return "".join(
-        f"{{{each.kind}}}" if isinstance(each, MediaSlot) else TOKENIZER.decode(each, skip_special=False)
+        f"{{{each.kind}}}"
+        if isinstance(each, MediaSlot)
+        else TOKENIZER.decode(tokens_of(each), skip_special=False)
         for each in segments
     )
 
 
-def specials_of(segments: Sequence[Segment]) -> list[int]:
-    ids = [token_id for each in segments if isinstance(each, tuple) for token_id in each]
-    return [token_id for token_id in ids if token_id in TOKENIZER.special_ids]
+def specials_of(segments: Sequence[Run]) -> list[int]:
+    return [each for each in segments if isinstance(each, int)]
+
+
+def tokens_of(run: str | int) -> tuple[int, ...]:
+    return TOKENIZER.encode_plain(run) if isinstance(run, str) else (run,)
 
 
 def tool(name: str = "look", description: str = "Look.", **properties: object) -> dict[str, object]:
@@ -77,7 +84,7 @@ def rendered(name: str, *messages: Message, tools: Sequence[dict[str, object]] =
 
 @given(name=st.sampled_from(sorted(TEMPLATES)), word=ATTACKS, key=ATTACKS)
 def test_no_word_of_a_client_becomes_a_special_token(name: str, word: str, key: str) -> None:
-    def chat(word: str, key: str) -> list[Segment]:
+    def chat(word: str, key: str) -> list[Run]:
         messages = (
             Message(role="system", content=(word,)),
             ASKS,

@@ -16,9 +16,11 @@ from tokenizers import AddedToken
 
 from tapetum.assets import MODEL_DIR
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
+from tapetum.core.media import MediaKind
 from tapetum.text.tokenizer import Tokenizer
+from tests.slots import SLOTS
 
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 SPECIALS = sorted(TOKENIZER.special_tokens)
 TEXTS = st.lists(
     st.one_of(st.sampled_from([*SPECIALS, "<|", "|>", "<|im_", "end|>", "\n"]), st.text(max_size=5))
@@ -56,10 +58,11 @@ def small(
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_tokens(added)
     made.save(str(directory / "tokenizer.json"))
-    config = {"image_token_id": made.token_to_id("<image>")}
-    (directory / "config.json").write_text(json.dumps(config))
+    slots: dict[int | str, MediaKind] = {}
+    if (image_id := made.token_to_id("<image>")) is not None:
+        slots = {image_id: "image", "[clip]": "video"}
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config or {}))
-    return Tokenizer.load(directory)
+    return Tokenizer.load(directory, slots)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,10 @@ def test_declared_tokens_are_special_even_where_the_tokenizer_file_forgets(tmp_p
     tokenizer = small(tmp_path, added, declared)
     assert set(tokenizer.special_tokens) == {"<image>", "<end>", "<box>"}
     image_id = tokenizer.token_id("<image>")
-    assert tokenizer.media_tokens == {image_id: "image"}
+    assert tokenizer.slots == {image_id: "image", tokenizer.vocab_size: "video"}
+    # A mark that is no token: found where the template writes it, and never in what is said.
+    assert list(tokenizer.split("a [clip] b")) == ["a ", tokenizer.vocab_size, " b"]
+    assert tokenizer.encode("[clip]") == tokenizer.encode_plain("[clip]")
     assert image_id not in tokenizer.encode_plain("an <image> here")
     assert image_id in tokenizer.encode("an <image> here")
     assert tokenizer.token_id("<tool>") in tokenizer.encode_plain("<tool>")  # as transformers tokenises it

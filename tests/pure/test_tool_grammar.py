@@ -16,8 +16,9 @@ from tapetum.text.tokenizer import Tokenizer
 from tapetum.text.tool_calls import ArgumentsDelta, CallBegin, ToolCallStream
 from tapetum.text.tool_grammar import tool_grammar
 from tapetum.text.tools import Tool, ToolChoice, ToolStyle, read_tools
+from tests.slots import SLOTS
 
-TOKENIZER = Tokenizer.load(MODEL_DIR)
+TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 LL_TOKENIZER = llguidance.LLTokenizer((MODEL_DIR / "tokenizer.json").read_text())
 LOOK = Tool(
     name="look",

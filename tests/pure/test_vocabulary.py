@@ -23,7 +23,7 @@ def tokenizer() -> Tokenizer:
     """As those of Qwen2.5 and Qwen3, which have such words as single tokens."""
     backend = tokenizers.Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     backend.add_tokens([tokenizers.AddedToken(word, special=False, normalized=False) for word in WORDS])
-    return Tokenizer(backend, media_tokens={})
+    return Tokenizer(backend, slots={})
 
 
 def follows(grammar: Grammar | None, tokenizer: Tokenizer, ids: tuple[int, ...]) -> bool:

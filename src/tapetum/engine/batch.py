@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
+from tapetum.engine.loads import Loads
 from tapetum.engine.output import Delta, RequestOutput, joined, output_of
-from tapetum.engine.prompts import Draft, Loads, PromptBuilder, Terms
+from tapetum.engine.prompts import Draft, PromptBuilder, Terms
 
 _MAX_BUILDS = 8  # prompts being built at a time
 _MAX_PATCHES = 200_000  # of prompts built and not handed in, about 200 MB

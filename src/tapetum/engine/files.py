@@ -30,9 +30,10 @@ class ModelFiles:
 
     @classmethod
     def load(cls, directory: Path) -> ModelFiles:
-        tokenizer = Tokenizer.load(directory)
+        processor = load_processor(directory)
+        tokenizer = Tokenizer.load(directory, processor.slots)
         return cls(
-            processor=load_processor(directory),
+            processor=processor,
             tokenizer=tokenizer,
             template=ChatTemplate.load(directory, tokenizer),
             defaults=GenerationDefaults.load(directory),

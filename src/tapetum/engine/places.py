@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.config import MEDIA_LIMIT
 from tapetum.core.errors import InvalidParameter, MediaTooLarge
 from tapetum.core.media import MediaKind
-from tapetum.text.template import MediaSlot
+from tapetum.engine.arrange import PromptRun
+from tapetum.text.runs import MediaSlot, Run
 from tapetum.text.tokenizer import Tokenizer
 
 
@@ -18,6 +19,16 @@ def media_of(prompt: ChatInput | TextInput) -> tuple[MediaPart, ...]:
         return prompt.media
     parts = (part for message in prompt.messages for part in message.content)
     return tuple(part for part in parts if isinstance(part, MediaPart))
+
+
+def check_kinds(media: tuple[MediaPart, ...], taken: Collection[MediaKind]) -> None:
+    for kind, what in (("image", "pictures"), ("video", "clips")):
+        count = sum(part.kind == kind for part in media)
+        if count and kind not in taken:
+            raise InvalidParameter(
+                f"prompt has {count} {what if count > 1 else what.removesuffix('s')}, "
+                f"this model takes no {what}; leave them out or serve a model that does"
+            )
 
 
 def check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, int]) -> None:
@@ -37,37 +48,26 @@ def check_count(media: tuple[MediaPart, ...], limit: int | Mapping[MediaKind, in
             )
 
 
-def split_ids(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[tuple[int, ...] | MediaSlot]:
-    """Segments of a prompt of token ids: a placeholder is a slot, as in text."""
-    segments: list[tuple[int, ...] | MediaSlot] = []
-    start = 0
-    for index, token_id in enumerate(token_ids):
+def check_ids(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> None:
+    for token_id in token_ids:
         if not 0 <= token_id < tokenizer.vocab_size:
             raise InvalidParameter(
                 f"prompt holds the token {token_id}, tokens are integers from 0 to {tokenizer.vocab_size - 1}",
                 param="prompt",
             )
-        if token_id in tokenizer.media_tokens:
-            segments += [token_ids[start:index], MediaSlot(tokenizer.media_tokens[token_id])]
-            start = index + 1
-    return [*segments, token_ids[start:]]
 
 
-def bind(
-    segments: list[tuple[int, ...] | MediaSlot],
-    media: tuple[MediaPart, ...],
-    written: Mapping[MediaKind, str],
-) -> list[tuple[int, ...] | MediaPart]:
+def bind(runs: list[Run], media: tuple[MediaPart, ...], written: Mapping[MediaKind, str]) -> list[PromptRun]:
     """Give every slot the next media part of its kind; refuse when they do not come out even."""
     waiting: defaultdict[str, deque[MediaPart]] = defaultdict(deque)
     for part in media:
         waiting[part.kind].append(part)
-    slots = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
-    for kind, placeholder in written.items():
+    slots = [run.kind for run in runs if isinstance(run, MediaSlot)]
+    for kind, mark in written.items():
         if slots.count(kind) != len(waiting[kind]):
             raise InvalidParameter(
-                f"prompt has {placeholder} {slots.count(kind)} times, and {len(waiting[kind])} {kind} parts came "
+                f"prompt has {mark} {slots.count(kind)} times, and {len(waiting[kind])} {kind} parts came "
                 "with it; write it once for each, or send chat messages, where the template writes it",
                 param="prompt",
             )
-    return [waiting[part.kind].popleft() if isinstance(part, MediaSlot) else part for part in segments]
+    return [waiting[run.kind].popleft() if isinstance(run, MediaSlot) else run for run in runs]

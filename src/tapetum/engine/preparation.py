@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from tapetum.core.errors import Overloaded
-from tapetum.engine.prompts import Loads
+from tapetum.engine.loads import Loads
 
 T = TypeVar("T")
 _MAX_THREADS = 8  # for what they have to do

@@ -7,28 +7,25 @@ tokens of a picture (processing) or the template (text). Media of one prompt loa
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from pathlib import PurePath
-from typing import TypeVar
+from functools import partial
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.config import MEDIA_BYTES
-from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong, TapetumError
+from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong
 from tapetum.core.media import Geometry, MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
+from tapetum.engine.arrange import Arrangement, PromptRun, TextTokens, arrange
 from tapetum.engine.feasible import Feasibility
 from tapetum.engine.files import ModelFiles
-from tapetum.engine.places import bind, check_count, media_of, split_ids
+from tapetum.engine.loads import Loads, result_of
+from tapetum.engine.places import bind, check_count, check_ids, check_kinds, media_of
 from tapetum.engine.visual_budget import MediaLoader, within
 from tapetum.media.plan import MediaPlan
-from tapetum.text.template import split_prompt
+from tapetum.text.runs import split_ids, split_runs
 
 PromptInput = ChatInput | TextInput
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,64 +51,36 @@ class Terms:
 class Draft:
     """A prompt whose media are known but not loaded; every check that needs no pixels has passed."""
 
-    segments: tuple[tuple[int, ...] | MediaPart, ...]
+    runs: tuple[PromptRun, ...]
+    tokens: TextTokens
     sampling: SamplingParams  # resolved but for max_tokens
     max_visual_tokens: int | None = None  # of all media together
 
     @property
     def media(self) -> tuple[MediaPart, ...]:
-        return tuple(part for part in self.segments if isinstance(part, MediaPart))
+        return tuple(run for run in self.runs if isinstance(run, MediaPart))
 
     @property
     def num_text_tokens(self) -> int:
-        return sum(len(part) for part in self.segments if not isinstance(part, MediaPart))
+        texts = (run for run in self.runs if not isinstance(run, MediaPart))
+        return sum(len(self.tokens.plain(run)) if isinstance(run, str) else 1 for run in texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromptPlan:
     """What a prompt will be, from the headers of its media alone. It may be longer than the context."""
 
-    num_text_tokens: int
+    arrangement: Arrangement
     geometries: tuple[Geometry, ...]  # of the media, in the order of the prompt
     items: tuple[MediaItem | None, ...]  # those of them that are still kept from an earlier prompt
 
     @property
     def num_visual_tokens(self) -> int:
-        return sum(geometry.num_tokens for geometry in self.geometries)
+        return self.arrangement.num_visual_tokens
 
     @property
     def num_tokens(self) -> int:
-        return self.num_text_tokens + self.num_visual_tokens
-
-
-class Loads:
-    """The media loads of one prompt that is being built. Whoever wants the prompt may give them up from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]] = ()
-        self._is_cancelled = False
-
-    def begin(self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]]) -> None:
-        """These are the loads now; if they have been given up already, they end here."""
-        with self._lock:
-            self._futures = futures
-            is_cancelled = self._is_cancelled
-        if is_cancelled:
-            self.cancel()
-
-    def cancel(self) -> None:
-        """End every load that is not done. The build then ends with CancelledError; no effect on one that is over."""
-        with self._lock:
-            self._is_cancelled = True
-        self.end()
-
-    def end(self) -> None:
-        """End the loads that are not done, be it because all of them are or because one has failed."""
-        with self._lock:
-            futures = self._futures
-        for future in futures:
-            future.cancel()
+        return self.arrangement.num_tokens
 
 
 class PromptBuilder:
@@ -125,10 +94,7 @@ class PromptBuilder:
         self._loader = loader
         self._limits = limits
         self.feasibility = Feasibility(files.tokenizer)
-        self._placeholders = {
-            kind: files.tokenizer.decode((token_id,), skip_special=False)
-            for kind, token_id in files.processor.media_tokens.items()
-        }
+        self._marks = {kind: text for text, kind in files.tokenizer.slot_texts.items()}
 
     def close(self) -> None:
         self.feasibility.close()
@@ -136,16 +102,20 @@ class PromptBuilder:
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
         media = media_of(prompt)
+        check_kinds(media, self._processor.media_tokens)
         check_count(media, self._limits.max_media)
         limit = self._limits.max_model_len - 1
         if isinstance(prompt, ChatInput):
-            segments = self._template.render(prompt, limit)
+            runs = self._template.render(prompt, limit)
         elif isinstance(prompt.prompt, str):
-            segments = split_prompt(self._tokenizer, prompt.prompt, limit)
+            runs = split_runs(self._tokenizer, prompt.prompt)
         else:
-            segments = split_ids(prompt.prompt, self._tokenizer)
+            check_ids(prompt.prompt, self._tokenizer)
+            runs = split_ids(prompt.prompt, self._tokenizer)
+        encode = partial(self._tokenizer.encode_plain, max_tokens=limit)
         draft = Draft(
-            segments=tuple(bind(segments, media, self._placeholders)),
+            runs=tuple(bind(runs, media, self._marks)),
+            tokens=TextTokens(encode, self._tokenizer.special_tokens),
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
         )
@@ -169,7 +139,7 @@ class PromptBuilder:
         draft = self.draft(prompt, sampling)
         plans = self._planned(draft, tenant, loads or Loads(), is_bounded=False)
         return PromptPlan(
-            num_text_tokens=draft.num_text_tokens,
+            arrangement=self._arranged(draft, plans),
             geometries=tuple(plan.geometry for plan in plans),
             items=tuple(plan.item for plan in plans),
         )
@@ -181,11 +151,11 @@ class PromptBuilder:
         """
         loads = loads or Loads()
         plans = self._planned(draft, terms.tenant, loads, is_bounded=True)
-        num_tokens = draft.num_text_tokens + sum(plan.geometry.num_tokens for plan in plans)
-        max_tokens = self._max_tokens(draft.sampling.max_tokens, num_tokens)
-        items = self._decoded(draft, plans, loads)
-        segments = [items.popleft() if isinstance(part, MediaPart) else part for part in draft.segments]
-        prompt = self._processor.layout(segments)
+        arrangement = self._arranged(draft, plans)
+        num_visual = arrangement.num_visual_tokens
+        self._check_length(arrangement.num_tokens - num_visual, num_visual)
+        max_tokens = self._max_tokens(draft.sampling.max_tokens, arrangement.num_tokens)
+        prompt = self._processor.layout(arrangement.filled(self._decoded(draft, plans, loads)))
         ends = frozenset() if draft.sampling.ignore_eos else self._defaults.eos_token_ids
         return Request(
             request_id=terms.request_id,
@@ -199,6 +169,10 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
         )
+
+    def _arranged(self, draft: Draft, plans: Sequence[MediaPlan]) -> Arrangement:
+        expansions = [self._processor.expand(plan.geometry) for plan in plans]
+        return arrange(draft.runs, expansions, draft.tokens)
 
     def _prediction(self, text: str, max_tokens: int) -> tuple[int, ...]:
         """The tokens of a text that the answer will largely follow, as many as the answer may have."""
@@ -215,28 +189,23 @@ class PromptBuilder:
         loads.begin(futures)
         try:
             for index, future in enumerate(futures):
-                plans.append(_result(future, parts[index], index, len(parts)))
+                plans.append(result_of(future, parts[index], index, len(parts)))
                 num_bytes += 0 if parts[index].is_trusted else plans[-1].shot.num_bytes
                 self._check_bytes(num_bytes)
                 num_visual += plans[-1].geometry.num_tokens - 1
-                if is_bounded and budget is None:
-                    is_exact = index + 1 == len(parts)
-                    self._check_length(draft.num_text_tokens, num_visual, is_exact=is_exact)
+                if is_bounded and budget is None and index + 1 < len(parts):
+                    self._check_length(draft.num_text_tokens, num_visual, is_exact=False)
         finally:
             loads.end()
-        if budget is not None:
-            plans = within(budget, plans, self._loader)
-            if is_bounded:
-                self._check_length(draft.num_text_tokens, sum(plan.geometry.num_tokens for plan in plans))
-        return plans
+        return plans if budget is None else within(budget, plans, self._loader)
 
-    def _decoded(self, draft: Draft, plans: Sequence[MediaPlan], loads: Loads) -> deque[MediaItem]:
+    def _decoded(self, draft: Draft, plans: Sequence[MediaPlan], loads: Loads) -> list[MediaItem]:
         """All media in order. The first failure ends the rest."""
         parts = draft.media
         futures = [self._loader.decode(plan) for plan in plans]
         loads.begin(futures)
         try:
-            return deque(_result(future, parts[i], i, len(parts)) for i, future in enumerate(futures))
+            return [result_of(future, parts[i], i, len(parts)) for i, future in enumerate(futures)]
         finally:
             loads.end()
 
@@ -280,25 +249,4 @@ def _checked_budget(budget: int | None) -> int | None:
     return budget
 
 
-def _result(future: Future[T], part: MediaPart, index: int, count: int) -> T:
-    """What came of a load. An error says which of several it was; a fresh one, since loads may be shared."""
-    try:
-        return future.result()
-    except TapetumError as error:
-        place = f"media {index + 1} of {count}: " if count > 1 else ""
-        name = _file_name(part)
-        if name and name not in error.message:
-            place += f"{name}: "
-        raise type(error)(place + error.message, param=error.param) from error
-
-
-def _file_name(part: MediaPart) -> str:
-    """The name of a picture that the operator named by a path, else nothing: a client may not try names."""
-    source = part.source if part.is_trusted else None
-    if isinstance(source, str) and not source.startswith("data:"):
-        source = PurePath(source[:_MAX_NAME])
-    return source.name[:_MAX_NAME] if isinstance(source, PurePath) else ""
-
-
-_MAX_NAME = 255
 _TOKEN_LETTERS = 16  # more than a token has, but for runs of spaces

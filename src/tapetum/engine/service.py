@@ -39,12 +39,13 @@ from tapetum.engine.generation import Generation
 from tapetum.engine.golden import GOLDEN_SAMPLING, golden_prompt
 from tapetum.engine.inputs import chat_input, text_input
 from tapetum.engine.link import Link, LocalLink
+from tapetum.engine.loads import Loads
 from tapetum.engine.meters import Metric, rejections, shared_patch_bytes
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta
 from tapetum.engine.places import media_of
 from tapetum.engine.preparation import Preparation, post
-from tapetum.engine.prompts import Draft, Loads, PromptInput, Terms
+from tapetum.engine.prompts import PromptInput, PromptPlan, Terms
 from tapetum.engine.remote import ProcessLink
 from tapetum.text.tokenizer import Tokenizer
 
@@ -144,25 +145,25 @@ class AsyncEngine:
         """`count` answers to the prompt of `generation`, which is the first of them; each has a seed of its own."""
         return Choices(generation, count, partial(self._fork, generation))
 
-    async def draft(self, prompt: AnyPrompt, sampling: SamplingParams | None = None) -> Draft:
-        """The tokens of a prompt, its media not yet loaded."""
-        front, chosen = self._serving(), sampling or SamplingParams()
-        await front.prompts.feasibility.foresee(chosen)
-        draft = partial(front.prompts.draft, _input_of(prompt), chosen)
-        return await self._preparation.run(draft, Loads())
-
-    async def estimate(
+    async def plan(
         self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
-    ) -> Estimate:
-        """What a request would take, from the headers of its media alone; raises for one that makes no sense."""
+    ) -> PromptPlan:
+        """What a prompt will be, from the headers of its media alone; raises for one that makes no sense."""
         front, loads, chosen = self._serving(), Loads(), sampling or SamplingParams()
         given = _input_of(prompt)
         await front.prompts.feasibility.foresee(chosen)
-        plan = await self._preparation.run(
+        return await self._preparation.run(
             partial(front.prompts.plan, given, chosen, tenant=tenant, loads=loads),
             loads,
             has_media=bool(media_of(given)),
         )
+
+    async def estimate(
+        self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
+    ) -> Estimate:
+        """What a request would take; raises as `plan` does."""
+        front, chosen = self._serving(), sampling or SamplingParams()
+        plan = await self.plan(prompt, chosen, tenant=tenant)
         forecast = await self._ask(partial(self._link.forecast, workload_of(plan)))
         max_tokens = chosen.max_tokens
         if max_tokens is None and (default := front.files.defaults.max_new_tokens) is not None:

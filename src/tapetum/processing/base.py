@@ -1,31 +1,30 @@
 """What every model family shares between a picture's header and the encoder's input.
 
-Owns the resize rule and the three-axis (M-RoPE) positions of a prompt. A family (one file each) says with which
-numbers. Owns no pixels (patches.py) and no normalisation: patches are raw uint8, and mean and deviation are folded
-into the weights of the patch embedding.
+Owns the resize rule of native resolutions. A family (one file each) says with which numbers. Owns no prompt
+(layout.py), no pixels (patches.py) and no normalisation: patches are raw uint8, and mean and deviation are folded into
+the weights of the patch embedding.
 
-`P` patches, `C` values of a patch, `T` tokens of a prompt, `F` frames; sizes are (width, height).
+`P` patches, `C` values of a patch; sizes are (width, height).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tapetum.core.errors import ConfigError, MediaError
-from tapetum.core.media import Geometry, MediaItem, MediaKind, Span
+from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
+from tapetum.processing.layout import Piece, Segment
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
 from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import FrameSampling
 
-Segment = tuple[int, ...] | MediaItem
 MAX_ASPECT = 200
 
 
@@ -60,7 +59,11 @@ class Processor(Protocol):
 
     @property
     def media_tokens(self) -> Mapping[MediaKind, int]:
-        """The placeholder token of each kind."""
+        """The placeholder token of each kind that the family takes."""
+
+    @property
+    def slots(self) -> Mapping[int | str, MediaKind]:
+        """The tokens, by id or text, or the words by which a chat template marks the places of media."""
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -91,8 +94,11 @@ class Processor(Protocol):
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
         """[P, C] in merge order; `frames` is read one at a time, so a lazy one keeps memory low."""
 
+    def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
+        """What stands in the prompt for one item; its placements have `geometry.num_tokens` tokens together."""
+
     def layout(self, segments: Sequence[Segment]) -> Prompt:
-        """Expands each item to its placeholders and gives every token its position."""
+        """Writes the placeholders and gives every token its position."""
 
 
 def smart_resize(width: int, height: int, *, factor: int, bounds: PixelBounds) -> tuple[int, int]:
@@ -127,65 +133,3 @@ def fit_tokens(width: int, height: int, *, factor: int, most: int) -> tuple[int,
     rows = max(1, math.floor(height / beta / factor))
     # Over the budget only where one side is a single token that could not shrink further.
     return min(columns, most) * factor, min(rows, most) * factor
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What the positions of an item depend on besides where it starts: its merged grid and its clock.
-
-    Step i of the time axis is trunc(i * interval) behind the start, in float32 as transformers computes it.
-    """
-
-    time: int
-    rows: int
-    columns: int
-    interval: float
-
-    @property
-    def num_tokens(self) -> int:
-        return self.time * self.rows * self.columns
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Positions behind the start, [3, num_tokens]."""
-        times = (np.arange(self.time, dtype=np.float32) * np.float32(self.interval)).astype(np.int64)
-        axes = np.meshgrid(times, np.arange(self.rows), np.arange(self.columns), indexing="ij")
-        return np.stack(axes).reshape(3, -1).astype(np.int64)
-
-    def as_tuple(self) -> tuple[float, ...]:
-        return (self.time, self.rows, self.columns, self.interval)
-
-
-def lay_out(
-    segments: Sequence[Segment],
-    media_tokens: Mapping[MediaKind, int],
-    place: Callable[[Geometry], Placement],
-) -> Prompt:
-    """Token ids, spans and M-RoPE positions of a prompt.
-
-    Text counts up on all three axes alike. An item lies in a box at the next free position; text goes on one
-    behind the largest position of any axis.
-    """
-    token_ids: list[tuple[int, ...]] = []
-    positions: list[NDArray[np.int64]] = [np.zeros((3, 0), np.int64)]
-    spans: list[Span] = []
-    start = position = 0
-    for segment in segments:
-        if isinstance(segment, MediaItem):
-            placement = place(segment.geometry)
-            tokens = (media_tokens[segment.geometry.kind],) * placement.num_tokens
-            offsets = placement.offsets()
-            end = start + len(tokens)
-            spans.append(Span(start=start, end=end, item=segment, placement=placement.as_tuple()))
-        else:
-            tokens = tuple(segment)
-            offsets = np.broadcast_to(np.arange(len(tokens), dtype=np.int64), (3, len(tokens)))
-        token_ids.append(tokens)
-        positions.append(offsets + position)
-        start += len(tokens)
-        position += int(offsets.max(initial=-1)) + 1
-    return Prompt(
-        token_ids=tuple(chain.from_iterable(token_ids)),
-        spans=tuple(spans),
-        position_ids=np.concatenate(positions, axis=1),  # [3, T]
-        position_delta=position - start,
-    )

@@ -24,12 +24,10 @@ from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.base import (
     PixelBounds,
-    Placement,
-    Segment,
     fit_tokens,
-    lay_out,
     smart_resize,
 )
+from tapetum.processing.layout import Piece, Placement, Segment, lay_out
 from tapetum.processing.options import ProcessorOptions
 from tapetum.processing.patches import PatchShape, cut
 from tapetum.processing.pixels import Picture
@@ -79,6 +77,10 @@ class QwenVLProcessor:
         )
 
     @property
+    def slots(self) -> Mapping[int | str, MediaKind]:
+        return {token_id: kind for kind, token_id in self.media_tokens.items()}
+
+    @property
     def parameters(self) -> Mapping[str, int]:
         return {
             "patch_size": self.patch_size,
@@ -122,8 +124,11 @@ class QwenVLProcessor:
         shape = PatchShape(patch_size=self.patch_size, merge_size=self.merge_size, fold=fold)
         return cut(frames, geometry, shape)
 
+    def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
+        return (self._place(geometry),)
+
     def layout(self, segments: Sequence[Segment]) -> Prompt:
-        return lay_out(segments, self.media_tokens, self._place)
+        return lay_out(segments, self.media_tokens, "mrope")
 
     def _bounds(self, kind: MediaKind, options: ProcessorOptions) -> PixelBounds:
         return self.bounds[kind].chosen(options, token_area=(self.patch_size * self.merge_size) ** 2)

@@ -7,7 +7,7 @@ chat are as long as their headers say; nothing is decoded. All of it runs beside
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -17,9 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tapetum.core.chat import MediaPart
 from tapetum.core.errors import InvalidParameter
-from tapetum.engine.prompts import Draft
 from tapetum.server.chat.translate import ChatQuestion, parse_question
 from tapetum.server.parse import parsed
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
@@ -118,23 +116,8 @@ def _parse(body: bytes) -> tuple[TokenizeRequest, ChatQuestion | None]:
 
 async def _chat_tokens(serving: Serving, question: ChatQuestion, tenant: str) -> tuple[int, ...]:
     """The tokens of a chat, each picture as so many placeholders as it takes."""
-    engine = serving.engine
-    draft = await engine.draft(question.chat, question.sampling)
-    lengths: list[int] = []
-    if draft.media:
-        estimate = await engine.estimate(question.chat, question.sampling, tenant=tenant)
-        lengths = [media.visual_tokens for media in estimate.media]
-    return tuple(_laid_out(draft, lengths, serving))
-
-
-def _laid_out(draft: Draft, lengths: Sequence[int], serving: Serving) -> Iterator[int]:
-    placeholders = serving.engine.files.processor.media_tokens
-    rest = iter(lengths)
-    for segment in draft.segments:
-        if isinstance(segment, MediaPart):
-            yield from (placeholders[segment.kind],) * next(rest)
-        else:
-            yield from segment
+    plan = await serving.engine.plan(question.chat, question.sampling, tenant=tenant)
+    return plan.arrangement.token_ids(serving.engine.files.processor.media_tokens)
 
 
 def _written(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DetokenizeAnswer:

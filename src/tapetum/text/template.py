@@ -1,15 +1,15 @@
-"""Chat messages to prompt segments: runs of token ids and slots for media.
+"""Chat messages to the runs of a prompt: plain text, special tokens and slots for media.
 
 Owns the chat template of a checkpoint and the promise that only the template writes special tokens: what a
-user typed is hidden from the search for them (guard), and each run between two of them is tokenised whole, as
-text. Owns no pictures: a slot is filled by whoever has loaded the media.
+user typed is hidden from the search for them (guard). Owns no pictures: a slot is filled by whoever has loaded the
+media.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -22,6 +22,7 @@ from tapetum.text.abilities import abilities_of
 from tapetum.text.guard import Disguise, Guard
 from tapetum.text.jinja import build_environment
 from tapetum.text.reasoning import Thinking, thinking_after
+from tapetum.text.runs import MediaSlot, Run, split_runs
 from tapetum.text.template_data import append_text, message_data
 from tapetum.text.tokenizer import Tokenizer, special_names
 from tapetum.text.tool_prompt import with_calls_told, with_tools_told
@@ -30,16 +31,6 @@ from tapetum.text.tools import check_size, read_tools
 MAX_PROMPT_CHARS = 16 * 1024**2
 MAX_RENDER_S = 10.0
 _RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
-
-
-@dataclass(frozen=True, slots=True)
-class MediaSlot:
-    """The place of the next picture or clip."""
-
-    kind: MediaKind
-
-
-Segment = tuple[int, ...] | MediaSlot
 
 
 class ChatTemplate:
@@ -65,7 +56,7 @@ class ChatTemplate:
                 f"the chat template does not compile: {error}; correct chat_template.jinja"
             ) from error
         self.abilities = abilities_of(tree)
-        self._guard = Guard(tree, tokenizer.special_tokens)
+        self._guard = Guard(tree, tokenizer.marks)
         self._tokenizer = tokenizer
         self._names = dict(names)
         self._clock = clock
@@ -76,10 +67,10 @@ class ChatTemplate:
         source = _read_source(directory, tokenizer_config)
         return cls(source, tokenizer, names=special_names(tokenizer_config))
 
-    def render(self, chat: ChatInput, max_tokens: int | None = None) -> list[Segment]:
-        """Segments of the prompt, with one slot for each media part of the messages, in their order.
+    def render(self, chat: ChatInput, max_tokens: int | None = None) -> list[Run]:
+        """Runs of the prompt, with one slot for each media part of the messages, in their order.
 
-        A chat that surely has more than `max_tokens` is refused early, before all of it is tokenised.
+        A chat of more messages than `max_tokens` is refused before it is rendered.
         """
         if not chat.messages:
             raise TemplateError("messages is empty; send at least one message", param="messages")
@@ -97,9 +88,9 @@ class ChatTemplate:
                 )
         disguise = self._guard.disguise()
         text = self._run(chat, disguise)
-        segments = _segments(self._tokenizer, text, disguise.reveal, max_tokens)
-        _check_slots(segments, chat.messages)
-        return segments
+        runs = split_runs(self._tokenizer, text, disguise.reveal)
+        _check_slots(runs, chat.messages)
+        return runs
 
     def thinking(self, chat: ChatInput) -> Thinking:
         """How the answer to `chat` begins: whether with reasoning, which the prompt may have opened already."""
@@ -171,31 +162,6 @@ class ChatTemplate:
         }
 
 
-def split_prompt(tokenizer: Tokenizer, text: str, max_tokens: int | None = None) -> list[Segment]:
-    """Segments of a prompt that the caller wrote whole: special tokens count, placeholders are slots."""
-    return _segments(tokenizer, text, str, max_tokens)
-
-
-def _segments(
-    tokenizer: Tokenizer, text: str, reveal: Callable[[str], str], max_tokens: int | None
-) -> list[Segment]:
-    segments: list[Segment] = []
-    ids: list[int] = []
-    for piece in tokenizer.split(text):
-        if isinstance(piece, str):
-            ids.extend(tokenizer.encode_plain(reveal(piece), max_tokens))
-        elif kind := tokenizer.media_tokens.get(piece):
-            if ids:
-                segments.append(tuple(ids))
-                ids.clear()
-            segments.append(MediaSlot(kind))
-        else:
-            ids.append(piece)
-    if ids:
-        segments.append(tuple(ids))
-    return segments
-
-
 def _leave_open(message: Message, variables: Mapping[str, object], mark: str) -> str:
     """Mark where the last turn's text ends; returns that text, hidden."""
     turns = variables["messages"]
@@ -243,9 +209,9 @@ def _texts(message: Message) -> Iterator[str]:
         yield from (call.id, call.name, call.arguments)
 
 
-def _check_slots(segments: list[Segment], messages: Iterable[Message]) -> None:
+def _check_slots(runs: list[Run], messages: Iterable[Message]) -> None:
     """Refuse a template that drops, adds or reorders media: no picture may silently go unseen."""
-    placed = [segment.kind for segment in segments if isinstance(segment, MediaSlot)]
+    placed = [run.kind for run in runs if isinstance(run, MediaSlot)]
     sent = [part.kind for message in messages for part in message.content if isinstance(part, MediaPart)]
     if placed != sent:
         raise TemplateError(

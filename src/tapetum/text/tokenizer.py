@@ -22,34 +22,36 @@ from tapetum.text.vocabulary import NumberTokens, build_trie, number_tokens
 
 _SLICE = 32_768  # characters of a long text that are counted at a time
 _LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can add
-_MEDIA_FIELDS: tuple[tuple[str, MediaKind], ...] = (
-    ("image_token_id", "image"),
-    ("image_token_index", "image"),
-    ("video_token_id", "video"),
-    ("video_token_index", "video"),
-)
 
 
 class Tokenizer:
-    """`special_tokens` maps text to id, `media_tokens` placeholder id to kind."""
+    """`special_tokens` maps text to id, `slots` the id of what marks the place of a picture or clip to its kind.
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, media_tokens: Mapping[int, MediaKind]) -> None:
+    A mark that is no token of the vocabulary has an id behind it.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, slots: Mapping[str, MediaKind]) -> None:
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True  # special tokens in text are text; `split` finds the true ones
         self._backend = backend
-        self.media_tokens = dict(media_tokens)
         added = backend.get_added_tokens_decoder()
         special = [token for token in added.values() if token.special]
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self.special_ids = frozenset(self.special_tokens.values())
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        words = [text for text in slots if text not in self.special_tokens]
+        self._marks = self.special_tokens | {
+            text: self.vocab_size + index for index, text in enumerate(words)
+        }
+        self.slot_texts = dict(slots)
+        self.slots = {self._marks[text]: kind for text, kind in slots.items()}
         self._left_stripping = {token.content for token in special if token.lstrip}
-        self._pattern = _special_pattern(special)
+        self._pattern = _special_pattern([*special, *map(tokenizers.AddedToken, words)])
 
     @classmethod
-    def load(cls, directory: Path) -> Tokenizer:
-        """From `tokenizer.json`; tokenizer_config.json and config.json add which tokens are special."""
+    def load(cls, directory: Path, slots: Mapping[int | str, MediaKind] | None = None) -> Tokenizer:
+        """From `tokenizer.json`; tokenizer_config.json and `slots` add which tokens are special."""
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise CheckpointError(
@@ -60,12 +62,9 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
-        media_tokens = _media_tokens(read_json(directory / "config.json") or {})
-        placeholders = filter(None, map(backend.id_to_token, media_tokens))
-        _make_special(
-            backend, {*_declared(read_json(directory / "tokenizer_config.json") or {}), *placeholders}
-        )
-        return cls(backend, media_tokens=media_tokens)
+        named = {_text_of(mark, backend, path): kind for mark, kind in (slots or {}).items()}
+        _make_special(backend, {*_declared(read_json(directory / "tokenizer_config.json") or {}), *named})
+        return cls(backend, slots=named)
 
     def encode_plain(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
         """Ids of `text`; what looks like a special token in it is tokenised as the characters it is of.
@@ -95,18 +94,30 @@ class Tokenizer:
         """Ids of a text whose special tokens count."""
         ids: list[int] = []
         for piece in self.split(text):
-            ids.extend((piece,) if isinstance(piece, int) else self.encode_plain(piece))
+            if isinstance(piece, str):
+                ids.extend(self.encode_plain(piece))
+            elif piece < self.vocab_size:
+                ids.append(piece)
+            else:  # a mark that is no token
+                ids.extend(
+                    self.encode_plain(next(name for name, mark in self._marks.items() if mark == piece))
+                )
         return tuple(ids)
 
+    @property
+    def marks(self) -> frozenset[str]:
+        """The texts that `split` finds."""
+        return frozenset(self._marks)
+
     def split(self, text: str) -> Iterator[str | int]:
-        """The text between special tokens and, as ids, the special tokens themselves, in order."""
+        """The text between special tokens and, as ids, the special tokens and marks themselves, in order."""
         end = 0
         for match in self._pattern.finditer(text):
             token = match[match.lastindex or 0]
             run = text[end : match.start()]
             if run := run.rstrip() if token in self._left_stripping else run:
                 yield run
-            yield self.special_tokens[token]
+            yield self._marks[token]
             end = match.end()
         if end < len(text):
             yield text[end:]
@@ -120,7 +131,7 @@ class Tokenizer:
 
         Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
         """
-        mark = min(self.media_tokens or self.special_ids)
+        mark = min(self.special_ids.intersection(self.slots) or self.special_ids)
         return build_trie(self.to_json(), special_ids=self.special_ids, end_mark=mark)
 
     @cached_property
@@ -129,7 +140,7 @@ class Tokenizer:
         return number_tokens(self.trie)
 
     def to_json(self) -> str:
-        """What a tokenizer of another process is made from, together with `media_tokens`."""
+        """What a tokenizer of another process is made from, together with `slot_texts`."""
         return str(self._backend.to_str())
 
     def token_id(self, token: str) -> int | None:
@@ -159,9 +170,14 @@ def special_names(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
     return names
 
 
-def _media_tokens(config: Mapping[str, object]) -> dict[int, MediaKind]:
-    found = ((config.get(field), kind) for field, kind in _MEDIA_FIELDS)
-    return {token_id: kind for token_id, kind in found if isinstance(token_id, int)}
+def _text_of(mark: int | str, backend: tokenizers.Tokenizer, path: Path) -> str:
+    text = backend.id_to_token(mark) if isinstance(mark, int) else mark
+    if text is None:
+        raise CheckpointError(
+            f"{path} has no token {mark}, by which the model knows the place of a picture; "
+            "fetch the checkpoint again"
+        )
+    return str(text)
 
 
 def _declared(tokenizer_config: Mapping[str, object]) -> set[str]:

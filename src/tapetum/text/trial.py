@@ -121,8 +121,7 @@ class Trials:
     def _start(self) -> None:
         self._end()
         self._process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        media_tokens = [[token_id, kind] for token_id, kind in self._tokenizer.media_tokens.items()]
-        if self._ask(json.dumps([self._tokenizer.to_json(), media_tokens])) is None:
+        if self._ask(json.dumps([self._tokenizer.to_json(), self._tokenizer.slot_texts])) is None:
             raise CapacityError("the process that tries grammars out does not start; try again later")
 
     def _ask(self, line: str) -> bytes | None:
@@ -159,8 +158,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # goes to the whole group, and the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lines = iter(sys.stdin.buffer.readline, b"")
-    text, media_tokens = json.loads(next(lines))
-    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text), media_tokens=dict(media_tokens))
+    text, slots = json.loads(next(lines))
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text), slots=slots)
     assert tokenizer.number_tokens is not None, "made before the clock runs, as is the trie"
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     _answer(None)

@@ -1,0 +1,67 @@
+"""The media loads of one prompt: given up together, and each failure told with the place of its item."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import PurePath
+from typing import TypeVar
+
+from tapetum.core.chat import MediaPart
+from tapetum.core.errors import TapetumError
+from tapetum.core.media import MediaItem
+from tapetum.media.plan import MediaPlan
+
+T = TypeVar("T")
+_MAX_NAME = 255
+
+
+class Loads:
+    """The media loads of one prompt that is being built. Whoever wants the prompt may give them up from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]] = ()
+        self._is_cancelled = False
+
+    def begin(self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]]) -> None:
+        """These are the loads now; if they have been given up already, they end here."""
+        with self._lock:
+            self._futures = futures
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End every load that is not done. The build then ends with CancelledError; no effect on one that is over."""
+        with self._lock:
+            self._is_cancelled = True
+        self.end()
+
+    def end(self) -> None:
+        """End the loads that are not done, be it because all of them are or because one has failed."""
+        with self._lock:
+            futures = self._futures
+        for future in futures:
+            future.cancel()
+
+
+def result_of(future: Future[T], part: MediaPart, index: int, count: int) -> T:
+    """What came of a load. An error says which of several it was; a fresh one, since loads may be shared."""
+    try:
+        return future.result()
+    except TapetumError as error:
+        place = f"media {index + 1} of {count}: " if count > 1 else ""
+        name = _file_name(part)
+        if name and name not in error.message:
+            place += f"{name}: "
+        raise type(error)(place + error.message, param=error.param) from error
+
+
+def _file_name(part: MediaPart) -> str:
+    """The name of a picture that the operator named by a path, else nothing: a client may not try names."""
+    source = part.source if part.is_trusted else None
+    if isinstance(source, str) and not source.startswith("data:"):
+        source = PurePath(source[:_MAX_NAME])
+    return source.name[:_MAX_NAME] if isinstance(source, PurePath) else ""
