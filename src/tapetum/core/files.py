@@ -63,6 +63,10 @@ class ConfigReader:
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def is_null(self, key: str) -> bool:
+        """Whether the file says that there is none, where a missing key would mean a default."""
+        return key in self._values and self._values[key] is None
+
     @property
     def is_empty(self) -> bool:
         return not self._values
@@ -110,6 +114,12 @@ class ConfigReader:
         if not isinstance(value, (list, tuple)) or not all(type(item) in (int, float) for item in value):
             raise self._wrong(key, value, "a list of numbers")
         return tuple(map(float, value))
+
+    def words(self, key: str) -> tuple[str, ...]:
+        value = self._take(key, None)
+        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(key, value, "a list of strings")
+        return tuple(value)
 
     def section(self, key: str) -> ConfigReader:
         """A nested object, empty when the key is missing."""

@@ -1,129 +1,53 @@
-"""The language model: RMSNorm, grouped-query attention with rotary positions on three axes, SwiGLU.
+"""The language model: RMSNorm, grouped-query attention with rotary positions, gated MLP or experts.
 
 T packed tokens, R rows that sample, H query heads, K key-value heads, D head width. What differs between decoders of
-this form (biases, tied head, frequency sections) is data in DecoderConfig.
+this form is data in DecoderConfig.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tapetum.core.errors import CheckpointError
-from tapetum.core.files import ConfigReader
-from tapetum.models.weights import Slot, Weights
+from tapetum.models.decoder_config import DecoderConfig, read_decoder
+from tapetum.models.decoder_rope import Rope
+from tapetum.models.decoder_slots import decoder_slots
+from tapetum.models.weights import Weights
+from tapetum.ops.experts import Experts
 from tapetum.ops.layout import AttentionLayout
-from tapetum.ops.parts import DecoderParts, DeepFeatures, LayerParts
+from tapetum.ops.parts import DecoderParts, DeepFeatures, GatedMlp, LayerParts, Linear, TurnTable, num_levels
 from tapetum.ops.table import OpTable
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderConfig:
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    mrope_section: tuple[int, int, int]  # frequencies turned by time, height and width
-    max_position_embeddings: int
-    is_tied: bool  # the head shares the embedding
-
-
-def read_decoder(reader: ConfigReader, *, is_tied: bool) -> DecoderConfig:
-    """Qwen2-style decoder from the flat or nested part of config.json; old and new spelling of rope."""
-    heads, width = reader.integer("num_attention_heads"), reader.integer("hidden_size")
-    if reader.flag("use_sliding_window", False):
-        raise CheckpointError("config.json: use_sliding_window is true; sliding windows are not supported")
-    if reader.word("hidden_act", "silu") != "silu":
-        raise CheckpointError(
-            f"config.json: hidden_act is {reader.word('hidden_act')!r}, only silu is supported"
-        )
-    key = "rope_parameters" if reader.has("rope_parameters") else "rope_scaling"
-    rope = reader.section(key)
-    kind = rope.word("rope_type", rope.word("type", "default"))
-    if kind not in ("default", "mrope"):
-        raise CheckpointError(f"config.json: rope type is {kind!r}; default and mrope are supported")
-    theta = rope.number("rope_theta", reader.number("rope_theta", 1_000_000.0))
-    head_dim = reader.integer("head_dim", width // heads)
-    section = rope.integers("mrope_section", (16, 24, 24))
-    rope.finish()
-    if len(section) != 3 or sum(section) != head_dim // 2:
-        raise CheckpointError(
-            f"config.json: mrope_section is {section}, must be three numbers that add to {head_dim // 2}"
-        )
-    return DecoderConfig(
-        vocab_size=reader.integer("vocab_size"),
-        hidden_size=width,
-        intermediate_size=reader.integer("intermediate_size"),
-        num_layers=reader.integer("num_hidden_layers"),
-        num_heads=heads,
-        num_kv_heads=reader.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
-        rms_norm_eps=reader.number("rms_norm_eps", 1e-5),
-        rope_theta=theta,
-        mrope_section=(section[0], section[1], section[2]),
-        max_position_embeddings=reader.integer("max_position_embeddings", 32768),
-        is_tied=is_tied,
-    )
-
-
-def decoder_slots(config: DecoderConfig) -> tuple[Slot, ...]:
-    """Our decoder tensors and the names of published checkpoints; q, k, v and gate, up are joined."""
-    width, heads = config.hidden_size, config.head_dim * config.num_heads
-    joined = heads + 2 * config.head_dim * config.num_kv_heads
-    slots = [
-        Slot("embed", ("model.embed_tokens.weight",), (config.vocab_size, width)),
-        Slot("norm", ("model.norm.weight",), (width,)),
-    ]
-    if not config.is_tied:
-        slots.append(Slot("head", ("lm_head.weight",), (config.vocab_size, width)))
-    for layer in range(config.num_layers):
-        theirs = f"model.layers.{layer}."
-        attention = [f"{theirs}self_attn.{name}_proj." for name in "qkv"]
-        mlp = [f"{theirs}mlp.{name}_proj.weight" for name in ("gate", "up")]
-        ours = f"layers.{layer}."
-        slots += [
-            Slot(ours + "norm1", (theirs + "input_layernorm.weight",), (width,)),
-            Slot(ours + "qkv.weight", tuple(name + "weight" for name in attention), (joined, width)),
-            Slot(ours + "qkv.bias", tuple(name + "bias" for name in attention), (joined,)),
-            Slot(ours + "out", (theirs + "self_attn.o_proj.weight",), (width, heads)),
-            Slot(ours + "norm2", (theirs + "post_attention_layernorm.weight",), (width,)),
-            Slot(ours + "gate_up", tuple(mlp), (2 * config.intermediate_size, width)),
-            Slot(ours + "down", (theirs + "mlp.down_proj.weight",), (width, config.intermediate_size)),
-        ]
-    return tuple(slots)
+__all__ = ["Decoder", "DecoderConfig", "LayerByLayer", "decoder_slots", "read_decoder"]
 
 
 class Decoder:
     def __init__(self, config: DecoderConfig, weights: Weights, ops: OpTable) -> None:
-        self._ops = ops
+        self._ops, self._scale = ops, config.embed_scale
         self._embedding = weights.take("embed")
         self._head = weights.linear("embed" if config.is_tied else "head")
-        device = self._embedding.device
-        step = torch.arange(config.head_dim // 2, device=device, dtype=torch.float32) * 2 / config.head_dim
-        axes = [axis for axis, count in enumerate(config.mrope_section) for _ in range(count)]
         parts = DecoderParts(
             norm=weights.take("norm"),
-            layers=tuple(_take_layer(weights, f"layers.{i}.") for i in range(config.num_layers)),
-            axes=torch.tensor(axes, device=device),  # (t, h, w)
-            frequencies=config.rope_theta**-step,
+            layers=tuple(_take_layer(config, layer, weights) for layer in range(config.num_layers)),
+            turns=tuple(_turn_table(rope, self._embedding.device) for rope in config.ropes),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             eps=config.rms_norm_eps,
         )
-        self._run = ops.decoder(parts) if ops.decoder else LayerByLayer(parts, ops)
+        is_whole = ops.decoder is not None and config.experts is None
+        self._run = ops.decoder(parts) if ops.decoder and is_whole else LayerByLayer(parts, ops)
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        return F.embedding(token_ids, self._embedding)
+        embedded = F.embedding(token_ids, self._embedding)
+        if self._scale == 1.0:
+            return embedded
+        return embedded.mul_(
+            torch.tensor(self._scale, dtype=embedded.dtype)
+        )  # rounded, as it was in training
 
     def forward(
         self,
@@ -133,8 +57,7 @@ class Decoder:
         layout: AttentionLayout,
         deep: Sequence[DeepFeatures] = (),
     ) -> Tensor:
-        assert not deep, "no decoder takes deep features yet"
-        return self._run(x, position_ids, caches, layout)
+        return self._run(x, position_ids, caches, layout, deep)
 
     def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self._ops.head(self._head, hidden)
@@ -147,18 +70,33 @@ class LayerByLayer:
         self._parts, self._ops = parts, ops
 
     def __call__(
-        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+        self,
+        x: Tensor,
+        position_ids: Tensor,
+        caches: Sequence[Tensor],
+        layout: AttentionLayout,
+        deep: Sequence[DeepFeatures],
     ) -> Tensor:
-        ops, eps = self._ops, self._parts.eps
-        turns = ops.turns(position_ids, self._parts.axes, self._parts.frequencies, x.dtype)
-        last = self._parts.layers[-1]
-        for layer, cache in zip(self._parts.layers, caches, strict=True):
-            mixed = self._attend(layer, ops.rms_norm(x, layer.norm1, eps), turns, cache, layout)
-            if layer is last:  # from here on only what samples counts
+        ops, eps, last = self._ops, self._parts.eps, len(self._parts.layers) - 1
+        turns = [self._turn(table, position_ids, x.dtype) for table in self._parts.turns]
+        levels = num_levels(deep, x.shape[1])
+        for index, (layer, cache) in enumerate(zip(self._parts.layers, caches, strict=True)):
+            mixed = self._attend(layer, ops.rms_norm(x, layer.norm1, eps), turns[layer.turns], cache, layout)
+            if index == last and levels <= last:  # from here on only what samples counts
                 mixed, x = mixed[layout.sample_rows], x[layout.sample_rows]
-            x = layer.out(mixed, x)
-            x = layer.down(layer.gate_up(ops.rms_norm(x, layer.norm2, eps)), x)
+            x = self._add(layer.out, mixed, x, layer.post1)
+            x = self._add(layer.mlp, ops.rms_norm(x, layer.norm2, eps), x, layer.post2)
+            if index < levels:
+                _deepen(x, index, deep)
+        if levels > last:
+            x = x[layout.sample_rows]
         return ops.rms_norm(x, self._parts.norm, eps)
+
+    def _turn(self, table: TurnTable, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if table.scale == 1.0:
+            return self._ops.turns(position_ids, table.axes, table.frequencies, dtype)
+        cos, sin = self._ops.turns(position_ids, table.axes, table.frequencies, torch.float32)
+        return (cos * table.scale).to(dtype), (sin * table.scale).to(dtype)
 
     def _attend(
         self,
@@ -169,19 +107,68 @@ class LayerByLayer:
         layout: AttentionLayout,
     ) -> Tensor:
         parts, ops = self._parts, self._ops
-        num_turned = parts.num_heads + parts.num_kv_heads
+        queries, turned = parts.num_heads, parts.num_heads + parts.num_kv_heads
         heads = layer.qkv(x).view(len(x), -1, parts.head_dim)  # [T, H + 2 K, D]
-        turned = ops.rotate(heads[:, :num_turned], *turns)
-        ops.write_kv(cache, turned[:, parts.num_heads :], heads[:, num_turned:], layout.slots)
-        return ops.paged_attention(turned[:, : parts.num_heads], cache, layout).flatten(1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            heads[:, :queries] = ops.rms_norm(heads[:, :queries], layer.q_norm, parts.eps)
+            heads[:, queries:turned] = ops.rms_norm(heads[:, queries:turned], layer.k_norm, parts.eps)
+        rotated = ops.rotate(heads[:, :turned], *turns)
+        ops.write_kv(cache, rotated[:, queries:], heads[:, turned:], layout.slots)
+        return ops.paged_attention(rotated[:, :queries], cache, layout, layer.window).flatten(1)
+
+    def _add(self, run: Linear, x: Tensor, residual: Tensor, post: Tensor | None) -> Tensor:
+        """What `run` makes of x, normalised where the model has a norm there, is added."""
+        if post is None:
+            return run(x, residual)
+        return residual + self._ops.rms_norm(run(x), post, self._parts.eps)
 
 
-def _take_layer(weights: Weights, name: str) -> LayerParts:
+def _deepen(x: Tensor, level: int, deep: Sequence[DeepFeatures]) -> None:
+    hidden = x.shape[1]
+    for run in deep:
+        x[run.start : run.end] += run.values[:, level * hidden : (level + 1) * hidden]
+
+
+def _turn_table(rope: Rope, device: torch.device) -> TurnTable:
+    return TurnTable(
+        torch.tensor(rope.axes, device=device),
+        torch.tensor(rope.frequencies, device=device, dtype=torch.float32),
+        rope.scale,
+    )
+
+
+def _take_layer(config: DecoderConfig, layer: int, weights: Weights) -> LayerParts:
+    name = f"layers.{layer}."
     return LayerParts(
         norm1=weights.take(name + "norm1"),
+        qkv=weights.linear(name + "qkv.weight", name + "qkv.bias" if config.has_qkv_bias else None),
+        q_norm=weights.take(name + "q_norm") if config.has_qk_norm else None,
+        k_norm=weights.take(name + "k_norm") if config.has_qk_norm else None,
+        turns=config.layer_ropes[layer],
+        window=config.windows[layer],
+        out=weights.linear(name + "out.weight", name + "out.bias" if config.has_out_bias else None),
+        post1=weights.take(name + "post1") if config.is_gemma else None,
         norm2=weights.take(name + "norm2"),
-        qkv=weights.linear(name + "qkv.weight", name + "qkv.bias"),
-        out=weights.linear(name + "out"),
-        gate_up=weights.linear(name + "gate_up", activation="silu_mul"),
-        down=weights.linear(name + "down"),
+        mlp=_take_mlp(config, layer, weights, name),
+        post2=weights.take(name + "post2") if config.is_gemma else None,
+    )
+
+
+def _take_mlp(config: DecoderConfig, layer: int, weights: Weights, name: str) -> GatedMlp | Experts:
+    experts = config.experts
+    if experts is None or layer not in experts.layers:
+        return _take_gated(config, weights, name)
+    return Experts(
+        router=weights.linear(name + "router"),
+        mlps=[
+            _take_gated(config, weights, f"{name}experts.{expert}.") for expert in range(experts.num_experts)
+        ],
+        num_chosen=experts.num_chosen,
+        is_normalised=experts.is_normalised,
+    )
+
+
+def _take_gated(config: DecoderConfig, weights: Weights, name: str) -> GatedMlp:
+    return GatedMlp(
+        weights.linear(name + "gate_up", activation=config.activation), weights.linear(name + "down")
     )

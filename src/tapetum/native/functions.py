@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_resizer_feed": (_L, (_P, _P, _L, _I, _L, _P)),
     "tpt_resizer_free": (None, (_P,)),
     "tpt_decoder_workspace": (_L, (_P, _L)),
-    "tpt_run_decoder": (None, (_P, _P)),
+    "tpt_run_decoder": (None, (_P, _P)),  # structures of ops/native_decoder.py: Decoder with tables of turns, Step
     "tpt_turns": (_I, (_I, _L, _L, _P, _P, _P, _P, _P)),
     "tpt_write_kv": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _L, _P, _L)),
     "tpt_paged_attention": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _I, _F, _P, _L, _P, _L, _P, _I)),

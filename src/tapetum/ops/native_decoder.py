@@ -16,7 +16,7 @@ from torch import Tensor
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.native_linear import NativeLinear
 from tapetum.ops.native_rows import CODES, MAX_HEAD_WIDTH
-from tapetum.ops.parts import DecoderParts, Linear
+from tapetum.ops.parts import DecoderParts, DeepFeatures, GatedMlp, LayerParts, Linear, num_levels
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
@@ -27,11 +27,23 @@ class _Layer(ctypes.Structure):
     _fields_ = (
         ("norm1", _P),
         ("qkv", _P),
+        ("q_norm", _P),
+        ("k_norm", _P),
         ("out", _P),
+        ("post1", _P),
         ("norm2", _P),
         ("gate_up", _P),
         ("down", _P),
+        ("post2", _P),
+        ("turns", _I),
+        ("window", _I),
     )
+
+
+class _Turns(ctypes.Structure):
+    """TurnTable of native/src/decoder.h."""
+
+    _fields_ = (("axis", _P), ("frequency", _P), ("scale", _F))
 
 
 class _Decoder(ctypes.Structure):
@@ -40,10 +52,10 @@ class _Decoder(ctypes.Structure):
     _fields_ = (
         ("layers", _P),
         ("num_layers", _L),
+        ("turns", _P),
+        ("num_turns", _L),
         ("norm", _P),
         ("hidden", _L),
-        ("axis", _P),
-        ("frequency", _P),
         ("heads", _I),
         ("kv_heads", _I),
         ("head_dim", _I),
@@ -51,6 +63,12 @@ class _Decoder(ctypes.Structure):
         ("eps", _F),
         ("scale", _F),
     )
+
+
+class _Deep(ctypes.Structure):
+    """DeepFeatures of native/src/decoder.h."""
+
+    _fields_ = (("start", _L), ("end", _L), ("values", _P))
 
 
 class _Step(ctypes.Structure):
@@ -66,8 +84,12 @@ class _Step(ctypes.Structure):
         ("rows", _P),
         ("num_rows", _L),
         ("blocks", _P),
+        ("reach", _P),
         ("sampled", _P),
         ("num_sampled", _L),
+        ("deep", _P),
+        ("num_deep", _L),
+        ("levels", _L),
         ("workspace", _P),
         ("out", _P),
         ("block_size", _I),
@@ -78,22 +100,20 @@ class NativeDecoder:
     def __init__(self, library: ctypes.CDLL, parts: DecoderParts) -> None:
         assert parts.head_dim <= MAX_HEAD_WIDTH, f"heads are {parts.head_dim} wide, limit {MAX_HEAD_WIDTH}"
         self._library, self._parts = library, parts  # the parts own what the structures point to
-        self._layers = (_Layer * len(parts.layers))(
+        self._layers = (_Layer * len(parts.layers))(*map(_layer, parts.layers))
+        self._turns = (_Turns * len(parts.turns))(
             *(
-                _Layer(
-                    layer.norm1.data_ptr(), _address(layer.qkv), _address(layer.out),
-                    layer.norm2.data_ptr(), _address(layer.gate_up), _address(layer.down),
-                )
-                for layer in parts.layers
+                _Turns(table.axes.data_ptr(), table.frequencies.data_ptr(), table.scale)
+                for table in parts.turns
             )
-        )  # fmt: skip
+        )
         self._decoder = _Decoder(
             layers=ctypes.addressof(self._layers),
             num_layers=len(parts.layers),
+            turns=ctypes.addressof(self._turns),
+            num_turns=len(self._turns),
             norm=parts.norm.data_ptr(),
             hidden=len(parts.norm),
-            axis=parts.axes.data_ptr(),
-            frequency=parts.frequencies.data_ptr(),
             heads=parts.num_heads,
             kv_heads=parts.num_kv_heads,
             head_dim=parts.head_dim,
@@ -104,18 +124,26 @@ class NativeDecoder:
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def __call__(
-        self, x: Tensor, position_ids: Tensor, caches: Sequence[Tensor], layout: AttentionLayout
+        self,
+        x: Tensor,
+        position_ids: Tensor,
+        caches: Sequence[Tensor],
+        layout: AttentionLayout,
+        deep: Sequence[DeepFeatures],
     ) -> Tensor:
         """x [T, hidden], which is used up -> normalised hidden states [R, hidden]."""
         assert position_ids.is_contiguous() and x.is_contiguous()
         self._reserve(len(x))
         out = x.new_empty(len(layout.sample_rows), x.shape[1])
         pointers = (_P * len(caches))(*(cache.data_ptr() for cache in caches))
+        runs = (_Deep * len(deep))(*(_Deep(run.start, run.end, run.values.data_ptr()) for run in deep))
+        assert all(run.values.is_contiguous() and run.values.dtype == x.dtype for run in deep)
         _, num_blocks, block_size, _ = caches[0].shape
         step = _Step(
             x.data_ptr(), position_ids.data_ptr(), layout.slots.data_ptr(), len(x),
             ctypes.addressof(pointers), num_blocks, layout.rows.data_ptr(), len(layout.rows),
-            layout.blocks.data_ptr(), layout.sample_rows.data_ptr(), len(out),
+            layout.blocks.data_ptr(), _pointer(layout.reach), layout.sample_rows.data_ptr(), len(out),
+            ctypes.addressof(runs), len(deep), num_levels(deep, x.shape[1]),
             self._workspace.data_ptr(), out.data_ptr(), block_size,
         )  # fmt: skip
         self._library.tpt_run_decoder(ctypes.addressof(self._decoder), ctypes.addressof(step))
@@ -125,6 +153,19 @@ class NativeDecoder:
         needed = self._library.tpt_decoder_workspace(ctypes.addressof(self._decoder), tokens)
         if needed > len(self._workspace):
             self._workspace = torch.empty(needed, dtype=torch.uint8)
+
+
+def _layer(layer: LayerParts) -> _Layer:
+    assert isinstance(layer.mlp, GatedMlp)
+    return _Layer(
+        layer.norm1.data_ptr(), _address(layer.qkv), _pointer(layer.q_norm), _pointer(layer.k_norm),
+        _address(layer.out), _pointer(layer.post1), layer.norm2.data_ptr(),
+        _address(layer.mlp.gate_up), _address(layer.mlp.down), _pointer(layer.post2), layer.turns, layer.window,
+    )  # fmt: skip
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _address(linear: Linear) -> int:

@@ -24,14 +24,37 @@ class Linear(Protocol):
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
 
 
+@dataclass(frozen=True, slots=True)
+class GatedMlp:
+    gate_up: Linear
+    down: Linear
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.down(self.gate_up(x), residual)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParts:
     norm1: Tensor  # [hidden]
     qkv: Linear
+    q_norm: Tensor | None = None  # [D], of each query head
+    k_norm: Tensor | None = None
+    turns: int = 0  # which of the tables turns queries and keys
+    window: int = 0  # tokens that it looks back on, its own included; 0 = all
     out: Linear
+    post1: Tensor | None = None  # [hidden], of what attention adds
     norm2: Tensor
-    gate_up: Linear
-    down: Linear
+    mlp: Linear
+    post2: Tensor | None = None  # of what the MLP adds
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTable:
+    """How positions turn pairs of values."""
+
+    axes: Tensor  # [D / 2] int64, the axis of the positions
+    frequencies: Tensor  # [D / 2] float32, angle a step
+    scale: float = 1.0  # of cosines and sines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +70,17 @@ class DeepFeatures:
 class DecoderParts:
     layers: tuple[LayerParts, ...]
     norm: Tensor  # after the last layer
-    axes: Tensor  # [D / 2] int64, the axis of the positions that turns each pair of values
-    frequencies: Tensor  # [D / 2] float32
+    turns: tuple[TurnTable, ...]
     num_heads: int
     num_kv_heads: int
     head_dim: int
     eps: float
 
 
-# (x [T, hidden], which is used up, positions [axes, T], caches, layout) -> normalised hidden states [R, hidden]
-RunDecoder = Callable[[Tensor, Tensor, Sequence[Tensor], AttentionLayout], Tensor]
+# (x [T, hidden], which is used up, positions [axes, T], caches, layout, deep) -> normalised hidden states [R, hidden]
+RunDecoder = Callable[[Tensor, Tensor, Sequence[Tensor], AttentionLayout, Sequence[DeepFeatures]], Tensor]
+
+
+def num_levels(deep: Sequence[DeepFeatures], hidden: int) -> int:
+    """How many layers add something."""
+    return max((run.values.shape[1] // hidden for run in deep), default=0)

@@ -9,24 +9,44 @@
 namespace tapetum {
 
 struct DecoderLayer {
-  const void* norm1;  // [hidden]
-  const Weight* qkv;  // hidden -> (H + 2 K) D
+  const void* norm1;   // [hidden]
+  const Weight* qkv;   // hidden -> (H + 2 K) D
+  const void* q_norm;  // [D], of each head, or null; so k_norm
+  const void* k_norm;
   const Weight* out;
+  const void* post1;  // [hidden], of what attention adds, or null
   const void* norm2;
   const Weight* gate_up;  // with a gate
   const Weight* down;
+  const void* post2;  // of what the MLP adds, or null
+  int turns;          // which table turns queries and keys
+  int window;         // as attention.h says
+};
+
+// How positions turn pairs of values, as rotary.h says.
+struct TurnTable {
+  const int64_t* axis;     // [D / 2]
+  const float* frequency;  // [D / 2]
+  float scale;
 };
 
 struct Decoder {
   const DecoderLayer* layers;
   int64_t num_layers;
+  const TurnTable* turns;
+  int64_t num_turns;
   const void* norm;  // the last one, [hidden]
   int64_t hidden;
-  const int64_t* axis;     // [D / 2], of each pair of values, as rotary.h says
-  const float* frequency;  // [D / 2]
   int heads, kv_heads, head_dim, dtype;  // H, K, D
   float eps;
   float scale;  // of the scores
+};
+
+// Values [end - start, levels of the step x hidden] for the packed tokens [start, end): a level is added behind each of
+// the first layers.
+struct DeepFeatures {
+  int64_t start, end;
+  const void* values;
 };
 
 struct DecoderStep {
@@ -39,8 +59,11 @@ struct DecoderStep {
   const int32_t* rows;  // as attention.h says
   int64_t num_rows;
   const int32_t* blocks;
+  const int32_t* reach;
   const int64_t* sampled;  // tokens whose hidden states are wanted, ascending
   int64_t num_sampled;
+  const DeepFeatures* deep;
+  int64_t num_deep, levels;
   void* workspace;
   void* out;  // [num_sampled, hidden], normalised
   int block_size;

@@ -13,6 +13,17 @@ void rms_norm(const NormShape& shape, const void* x, const void* weight, int64_t
   });
 }
 
+void rms_norm_heads(const NormShape& shape, void* x, const void* weight, int64_t tokens, int64_t heads,
+                    int64_t stride) {
+  const int64_t bytes = stride * size_of(shape.dtype);
+  for_rows(tokens, heads * shape.width, [&](int64_t first, int64_t count) {
+    for (int64_t token = first; token < first + count; ++token) {
+      char* at = static_cast<char*>(x) + token * bytes;
+      TPT_CHOOSE(rms_norm_rows)(shape, at, weight, heads, at);
+    }
+  });
+}
+
 void layer_norm(const NormShape& shape, const void* x, const void* weight, const void* bias, int64_t rows, void* out) {
   const int64_t bytes = shape.width * size_of(shape.dtype);
   for_rows(rows, shape.width, [&](int64_t first, int64_t count) {

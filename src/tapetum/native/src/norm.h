@@ -16,6 +16,9 @@ struct NormShape {
 // be `x`.
 void rms_norm(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out);
 
+// The same of each of `heads` neighbours of a token, in place; tokens lie `stride` values apart.
+void rms_norm_heads(const NormShape& shape, void* x, const void* weight, int64_t tokens, int64_t heads, int64_t stride);
+
 // Layer normalisation (Ba et al., 2016), rounded once.
 void layer_norm(const NormShape& shape, const void* x, const void* weight, const void* bias, int64_t rows, void* out);
 

@@ -13,8 +13,8 @@ namespace {
 void turn_token(const Turns& turns, int64_t token, float* cos, float* sin) {
   for (int64_t i = 0; i < turns.half; ++i) {
     const float angle = float(turns.positions[turns.axis[i] * turns.tokens + token]) * turns.frequency[i];
-    cos[i] = cos[turns.half + i] = std::cos(angle);
-    sin[turns.half + i] = std::sin(angle);
+    cos[i] = cos[turns.half + i] = std::cos(angle) * turns.scale;
+    sin[turns.half + i] = std::sin(angle) * turns.scale;
     sin[i] = -sin[turns.half + i];
   }
 }

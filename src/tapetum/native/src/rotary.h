@@ -26,6 +26,7 @@ struct Turns {
   const float* frequency;
   void* cos;
   void* sin;
+  float scale = 1.f;  // of both
 };
 void make_turns(const Turns& turns);
 
