@@ -53,6 +53,7 @@ def media_key(
             ("height", height),
             ("frames", geometry.frames),
             ("seconds per grid", geometry.seconds_per_grid),
+            *_arrangement(geometry),
             *sorted(parameters.items()),
             *_mode(processor),
             ("canvas", np.ascontiguousarray(patches).reshape(-1).data),
@@ -78,11 +79,31 @@ def alias_key(shot: Shot, geometry: Geometry, *, tenant: str, processor: Process
             ("height", height),
             ("frames", geometry.frames),
             ("seconds per grid", geometry.seconds_per_grid),
+            *_arrangement(geometry),
             *_mode(processor),
             *file,
             *(field for frame in shot.frames for field in _picture_fields(frame)),
         )
     )
+
+
+def _arrangement(geometry: Geometry) -> tuple[tuple[str, FieldValue], ...]:
+    """Nothing for what has neither tiles nor times, whose keys stay what they were before there were any."""
+    fields: tuple[tuple[str, FieldValue], ...] = ()
+    if geometry.tiles is not None:
+        # The encoder drops what pads a tile, and how much that is depends on the shape of the original.
+        fields += (("tiles", struct.pack(">4q", *geometry.tiles, *geometry.original)),)
+    if geometry.frame_times:
+        fields += (("times", struct.pack(f">{len(geometry.frame_times)}d", *geometry.frame_times)),)
+    return fields
+
+
+def _tiles(geometry: Geometry) -> tuple[tuple[str, FieldValue], ...]:
+    """One canvas, or one size, may be cut up in several ways, with other features."""
+    if geometry.tiles is None:
+        return ()
+    columns, rows = geometry.tiles
+    return (("tile columns", columns), ("tile rows", rows))
 
 
 def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
