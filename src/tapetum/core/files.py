@@ -109,6 +109,16 @@ class ConfigReader:
             raise self._wrong(key, value, "a list of integers")
         return tuple(value)
 
+    def pairs(self, key: str, default: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        value = self._take(key, default)
+        pairs = value if isinstance(value, (list, tuple)) else ()
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or [type(item) for item in pair] != [int, int]:
+                pairs = ()
+        if not pairs:
+            raise self._wrong(key, value, "a list of pairs of integers")
+        return tuple((first, second) for first, second in pairs)
+
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
         value = self._take(key, default)
         if not isinstance(value, (list, tuple)) or not all(type(item) in (int, float) for item in value):
