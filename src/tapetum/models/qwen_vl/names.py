@@ -1,14 +1,45 @@
-"""Names of published Qwen2-VL and Qwen2.5-VL checkpoints for each of our tensors."""
+"""Names of published Qwen-VL checkpoints of each generation for each of our tensors."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tapetum.models.decoder import DecoderConfig, decoder_slots
-from tapetum.models.qwen_vl.vision import VisionConfig
+from tapetum.models.qwen_vl.vision import Generation, VisionConfig
 from tapetum.models.vit import BlockNames, block_slots, linear_slots, norm_slots
 from tapetum.models.weights import NameTable, Slot
 
 # Some exporters nest the parts one level deeper.
 PREFIXES = (("model.language_model.", "model."), ("model.visual.", "visual."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerNames:
+    mlp_in: tuple[str, ...]
+    mlp_out: str
+    merger: tuple[str, str, str] = ("ln_q", "mlp.0", "mlp.2")  # norm, first and second linear layer
+
+    @property
+    def block(self) -> BlockNames:
+        return BlockNames(
+            norm1="norm1",
+            qkv=("attn.qkv",),
+            out="attn.proj",
+            norm2="norm2",
+            mlp_in=self.mlp_in,
+            mlp_out=self.mlp_out,
+        )
+
+
+NAMES: dict[Generation, TowerNames] = {
+    "2": TowerNames(mlp_in=("mlp.fc1",), mlp_out="mlp.fc2"),
+    "2.5": TowerNames(mlp_in=("mlp.gate_proj", "mlp.up_proj"), mlp_out="mlp.down_proj"),
+    "3": TowerNames(
+        mlp_in=("mlp.linear_fc1",),
+        mlp_out="mlp.linear_fc2",
+        merger=("norm", "linear_fc1", "linear_fc2"),
+    ),
+}
 
 
 def name_table(decoder: DecoderConfig, vision: VisionConfig) -> NameTable:
@@ -18,26 +49,45 @@ def name_table(decoder: DecoderConfig, vision: VisionConfig) -> NameTable:
 
 
 def vision_slots(config: VisionConfig) -> tuple[Slot, ...]:
-    width, merged = config.width, config.width * config.merge_size**2
+    width, names = config.block.width, NAMES[config.generation]
     kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
-    is_gated = config.has_gated_mlp
-    names = BlockNames(
-        norm1="norm1",
-        qkv=("attn.qkv",),
-        out="attn.proj",
-        norm2="norm2",
-        mlp_in=("mlp.gate_proj", "mlp.up_proj") if is_gated else ("mlp.fc1",),
-        mlp_out="mlp.down_proj" if is_gated else "mlp.fc2",
-    )
-    merger = "visual.merger."
     return (
-        Slot("visual.patch", ("visual.patch_embed.proj.weight",), (width, config.in_channels, *kernel)),
-        *norm_slots(merger + "norm", merger + "ln_q", width, has_bias=config.has_layer_norm),
-        *linear_slots(merger + "in", (merger + "mlp.0",), (merged, merged)),
-        *linear_slots(merger + "out", (merger + "mlp.2",), (config.out_width, merged)),
+        *linear_slots(
+            "visual.patch",
+            ("visual.patch_embed.proj",),
+            (width, config.in_channels, *kernel),
+            has_bias=config.generation == "3",
+        ),
+        *_position_slots(config),
+        *_merger_slots(config, "visual.merger.", "visual.merger.", width),
+        *(
+            slot
+            for level in range(len(config.deep_layers))
+            for slot in _merger_slots(
+                config, f"visual.deep.{level}.", f"visual.deepstack_merger_list.{level}.", config.merged_width
+            )
+        ),
         *(
             slot
             for block in range(config.depth)
-            for slot in block_slots(config.block, names, f"visual.{block}.", f"visual.blocks.{block}.")
+            for slot in block_slots(config.block, names.block, f"visual.{block}.", f"visual.blocks.{block}.")
         ),
+    )
+
+
+def _position_slots(config: VisionConfig) -> tuple[Slot, ...]:
+    if not config.position_side:
+        return ()
+    return (
+        Slot("visual.positions", ("visual.pos_embed.weight",), (config.position_side**2, config.block.width)),
+    )
+
+
+def _merger_slots(config: VisionConfig, ours: str, theirs: str, norm_width: int) -> tuple[Slot, ...]:
+    norm, first, second = (theirs + part for part in NAMES[config.generation].merger)
+    wide = config.merged_width
+    return (
+        *norm_slots(ours + "norm", norm, norm_width, has_bias=config.block.norm == "layer"),
+        *linear_slots(ours + "in", (first,), (wide, wide)),
+        *linear_slots(ours + "out", (second,), (config.out_width, wide)),
     )
