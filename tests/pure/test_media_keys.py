@@ -52,7 +52,13 @@ def flipped(index: int) -> np.ndarray:
     return patches
 
 
+TILED = replace(GEOMETRY, tiles=(2, 1))
 MUTATIONS = {
+    "tiles": {"geometry": TILED},
+    "other tiles": {"geometry": replace(GEOMETRY, tiles=(1, 2))},
+    "shape behind the tiles": {"geometry": replace(TILED, original=(100, 40))},
+    "times": {"geometry": replace(GEOMETRY, frame_times=(0.0, 0.5, 1.0))},
+    "other times": {"geometry": replace(GEOMETRY, frame_times=(0.0, 0.5, 1.5))},
     "first pixel": {"patches": flipped(0)},
     "last pixel": {"patches": flipped(-1)},
     "kind": {"geometry": replace(GEOMETRY, kind="image")},

@@ -39,6 +39,15 @@ class Shot:
     indices: tuple[int, ...] = ()  # of the frames that were chosen from the file
 
     @property
+    def frame_times(self) -> tuple[float, ...]:
+        """Seconds from the start at which each frame is shown, where the file tells."""
+        if self.header is None:
+            return ()
+        start, end = self.header.times[0], self.header.end
+        seconds = self.header.seconds / (end - start)
+        return tuple((self.header.times[index] - start) * seconds for index in self.indices)
+
+    @property
     def num_bytes(self) -> int:
         """Of the files, which are held in memory until they are decoded."""
         if self.file is not None:
@@ -98,7 +107,12 @@ class Planner:
     def geometry(self, shot: Shot, options: ProcessorOptions) -> Geometry:
         """From the header alone, so that whatever is too large is refused before it is decoded."""
         geometry = self._processor.geometry(
-            shot.kind, *shot.size, frames=shot.num_frames, frame_rate=shot.frame_rate, options=options
+            shot.kind,
+            *shot.size,
+            frames=shot.num_frames,
+            frame_rate=shot.frame_rate,
+            frame_times=shot.frame_times,
+            options=options,
         )
         width, height = geometry.used
         if width * height * geometry.frames > self._config.max_pixels:

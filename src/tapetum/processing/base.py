@@ -81,11 +81,13 @@ class Processor(Protocol):
         *,
         frames: int = 1,
         frame_rate: float | None = None,
+        frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
         """From the upright size alone; raises MediaError for a shape the family does not take.
 
-        `frame_rate` is that of the frames the family gets, where it is known better than by `options.fps`.
+        `frame_rate` is that of the frames the family gets, where it is known better than by `options.fps`;
+        `frame_times` are the seconds at which they are shown, where those are known.
         """
 
     def least_pixels(self, kind: MediaKind, options: ProcessorOptions) -> int:

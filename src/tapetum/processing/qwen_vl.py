@@ -96,6 +96,7 @@ class QwenVLProcessor:
         *,
         frames: int = 1,
         frame_rate: float | None = None,
+        frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
         if frames < 1 or (kind == "image" and frames != 1):
