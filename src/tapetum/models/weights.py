@@ -8,26 +8,23 @@ packed form an earlier start has kept is not read at all.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tapetum.core.errors import CheckpointError
-from tapetum.core.files import read_json
 from tapetum.models.pack_file import Origin, PackFile
 from tapetum.models.packs import Packs
+from tapetum.models.stores import is_current, open_store
 from tapetum.ops.parts import Activation, Linear
 from tapetum.ops.table import OpTable
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+_HEAD_BYTES = 2048  # of a tensor, that stand for all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,12 @@ class NameTable:
     slots: tuple[Slot, ...]
     ignored: tuple[str, ...] = ()
     prefixes: tuple[tuple[str, str], ...] = ()  # (as written by some exporter, as in the table)
+
+    def differences(self, names: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of canonical names: those that are missing, and those that nobody uses."""
+        wanted = {source for slot in self.slots for source in slot.sources}
+        unknown = (name for name in set(names) - wanted if not name.startswith(self.ignored))
+        return tuple(sorted(wanted - set(names))), tuple(sorted(unknown))
 
     def canonical(self, name: str) -> str:
         for old, new in self.prefixes:
@@ -105,21 +108,17 @@ class Weights:
 
 
 class Checkpoint:
-    """The safetensors files of a directory, one or sharded, opened lazily through memory maps."""
+    """The tensors of a directory under a name table: nothing missing, nothing left over."""
 
     def __init__(self, directory: Path, table: NameTable) -> None:
         self._directory, self._table = directory, table
-        self._files: dict[str, safe_open] = {}
-        self._stamps: dict[str, Stamp] = {}  # of the files, from before they were opened
-        self._homes: dict[str, tuple[str, str]] = {}  # canonical name -> (file, name in the file)
-        for file in self._file_names():
-            for name in self._open(file).keys():  # noqa: SIM118 - not a dict
-                canonical = table.canonical(name)
-                if canonical in self._homes:
-                    raise CheckpointError(
-                        f"{directory}: tensor {canonical!r} is stored twice; remove one shard"
-                    )
-                self._homes[canonical] = (file, name)
+        self._store = open_store(directory)
+        self._homes: dict[str, str] = {}  # canonical name -> name in the store
+        for name in self._store.names:
+            canonical = table.canonical(name)
+            if canonical in self._homes:
+                raise CheckpointError(f"{directory}: tensor {canonical!r} is stored twice; remove one shard")
+            self._homes[canonical] = name
         self._check_names()
 
     def weights(
@@ -135,27 +134,23 @@ class Checkpoint:
 
     def is_current(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
-        try:
-            return all(stamp == _stamp(self._directory / file) for file, stamp in self._stamps.items())
-        except OSError:
-            return False
+        return is_current(self._directory, self._store.stamps)
 
     def fingerprint(self, prefixes: tuple[str, ...] = ("",)) -> bytes:
         """32 bytes over names, shapes and the first kilobytes of every tensor under one of canonical prefixes."""
         digest = hashlib.sha256()
         for canonical in sorted(name for name in self._homes if name.startswith(prefixes)):
-            file, name = self._homes[canonical]
-            piece = self._open(file).get_slice(name)
-            head = piece[: max(1, 2048 // max(1, _row_size(piece.get_shape())))]
-            digest.update(f"{canonical}:{piece.get_dtype()}:{piece.get_shape()};".encode())
-            digest.update(head.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            name = self._homes[canonical]
+            kind, shape = self._store.kind(name), self._store.shape(name)
+            digest.update(f"{canonical}:{kind}:{list(shape)};".encode())
+            digest.update(self._store.head(name, _HEAD_BYTES))
         return digest.digest()
 
     def _packs(self, dtype: torch.dtype, ops: OpTable, folder: Path | None) -> Packs:
         if folder is None or ops.packing is None:
             return Packs()
         digest = hashlib.sha256(self.fingerprint())
-        digest.update(repr(sorted(self._stamps.items())).encode())
+        digest.update(repr(sorted(self._store.stamps.items())).encode())
         origin = Origin(
             directory=str(self._directory.resolve()),
             checkpoint=digest.hexdigest(),
@@ -164,54 +159,19 @@ class Checkpoint:
         )
         return Packs(PackFile(folder, origin))
 
-    def _file_names(self) -> list[str]:
-        if index := read_json(self._directory / INDEX):
-            weight_map = index.get("weight_map")
-            files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-            if not files or not all(isinstance(file, str) for file in files):
-                raise CheckpointError(
-                    f"{INDEX} in {self._directory} has no weight_map of tensors to file names"
-                )
-            return sorted(files)
-        if (self._directory / SINGLE).exists():
-            return [SINGLE]
-        raise CheckpointError(
-            f"{self._directory} holds neither {SINGLE} nor {INDEX}; only safetensors are read"
-        )
-
-    def _open(self, file: str) -> safe_open:
-        if file not in self._files:
-            try:
-                self._stamps[file] = _stamp(self._directory / file)
-                self._files[file] = safe_open(self._directory / file, framework="pt")
-            except FileNotFoundError as error:
-                raise CheckpointError(
-                    f"shard {file} named in {INDEX} is missing in {self._directory}"
-                ) from error
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(
-                    f"{self._directory / file} is damaged: {error}; download it again"
-                ) from error
-        return self._files[file]
-
     def _check_names(self) -> None:
-        wanted = {source for slot in self._table.slots for source in slot.sources}
-        missing = sorted(wanted - set(self._homes))
+        missing, unknown = self._table.differences(self._homes)
         if missing:
             raise CheckpointError(
                 f"{self._directory} lacks {_some(missing)}; the checkpoint does not fit its config.json"
             )
-        extra = sorted(name for name in set(self._homes) - wanted if not name.startswith(self._table.ignored))
-        if extra:
+        if unknown:
             raise CheckpointError(
-                f"{self._directory} holds tensors that no part of the model uses: {_some(extra)}"
+                f"{self._directory} holds tensors that no part of the model uses: {_some(unknown)}"
             )
 
     def _join(self, slot: Slot) -> Tensor:
-        parts = []
-        for source in slot.sources:
-            file, name = self._homes[source]
-            parts.append(self._open(file).get_tensor(name))
+        parts = [self._store.read(self._homes[source]) for source in slot.sources]
         is_stored_so = len(parts) == 1 and slot.convert is None
         joined = parts[0] if is_stored_so else (slot.convert or torch.cat)(parts)
         if tuple(joined.shape) != slot.shape:
@@ -219,23 +179,6 @@ class Checkpoint:
                 f"{' + '.join(slot.sources)} has shape {tuple(joined.shape)}, config.json says {slot.shape}"
             )
         return joined
-
-
-# Size, and nanoseconds of the last change of a file's bytes and of the last of anything about it: the latter nobody can
-# set, so a file that was written again has another stamp, even one of equal size and a date that was put back.
-Stamp = tuple[int, int, int]
-
-
-def _stamp(path: Path) -> Stamp:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _row_size(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape[1:]:
-        size *= length
-    return size
 
 
 def _some(names: Sequence[str], count: int = 4) -> str:

@@ -77,7 +77,6 @@ def _sizes(file: GGUFFile, reader: ConfigReader, prefix: str) -> dict[str, objec
         "num_attention_heads": heads,
         "num_key_value_heads": reader.integer(prefix + "attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "hidden_act": "silu",
         "rms_norm_eps": reader.number(prefix + "attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": reader.integer(prefix + "context_length"),
         "rope_theta": reader.number(prefix + "rope.freq_base", 10_000.0),
@@ -140,7 +139,6 @@ def _gemma(reader: ConfigReader, values: dict[str, object]) -> dict[str, object]
     width, heads = reader.integer("gemma3.embedding_length"), reader.integer("gemma3.attention.head_count")
     return {
         "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_act": None,
         "query_pre_attn_scalar": width // heads if layers == _GEMMA_27B_LAYERS else head_dim,
         "sliding_window": reader.integer("gemma3.attention.sliding_window"),
         "layer_types": [

@@ -22,7 +22,7 @@ from tapetum.models.gguf.blocks import BlockType, block_type
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_ALIGNMENT = 32
+_ALIGNMENT, _LEAST_ALIGNMENT = 32, 8
 _MAX_DIMENSIONS = 4
 
 _STRING, _ARRAY, _FLAG = 8, 9, 7
@@ -93,8 +93,8 @@ class _Cursor:
         metadata = {self._text(): self._value(self._number("I")) for _ in range(num_keys)}
         table = [self._tensor() for _ in range(num_tensors)]
         unit = metadata.get("general.alignment", _ALIGNMENT)
-        if not isinstance(unit, int) or unit < 1:
-            raise ValueError(f"general.alignment is {unit!r}")
+        if not isinstance(unit, int) or unit < 1 or unit % _LEAST_ALIGNMENT:
+            raise ValueError(f"general.alignment is {unit!r}, must be a multiple of {_LEAST_ALIGNMENT}")
         data = -(-self._at // unit) * unit
         return metadata, {name: TensorPlace(shape, kind, data + start) for name, shape, kind, start in table}
 
