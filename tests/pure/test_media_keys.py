@@ -54,8 +54,7 @@ def flipped(index: int) -> np.ndarray:
 
 TILED = replace(GEOMETRY, tiles=(2, 1))
 MUTATIONS = {
-    "tiles": {"geometry": TILED},
-    "other tiles": {"geometry": replace(GEOMETRY, tiles=(1, 2))},
+    "turned tiles": {"geometry": TILED},
     "shape behind the tiles": {"geometry": replace(TILED, original=(100, 40))},
     "times": {"geometry": replace(GEOMETRY, frame_times=(0.0, 0.5, 1.0))},
     "other times": {"geometry": replace(GEOMETRY, frame_times=(0.0, 0.5, 1.5))},
@@ -65,7 +64,6 @@ MUTATIONS = {
     "turned size": {"geometry": replace(GEOMETRY, used=(28, 56))},
     "width": {"geometry": replace(GEOMETRY, used=(84, 28))},
     "tiles": {"geometry": replace(GEOMETRY, tiles=(1, 2))},
-    "turned tiles": {"geometry": replace(GEOMETRY, tiles=(2, 1))},
     "height": {"geometry": replace(GEOMETRY, used=(56, 56))},
     "frames": {"geometry": replace(GEOMETRY, frames=4)},
     "seconds per grid": {"geometry": replace(GEOMETRY, seconds_per_grid=1.0000001)},

@@ -98,14 +98,6 @@ def _arrangement(geometry: Geometry) -> tuple[tuple[str, FieldValue], ...]:
     return fields
 
 
-def _tiles(geometry: Geometry) -> tuple[tuple[str, FieldValue], ...]:
-    """One canvas, or one size, may be cut up in several ways, with other features."""
-    if geometry.tiles is None:
-        return ()
-    columns, rows = geometry.tiles
-    return (("tile columns", columns), ("tile rows", rows))
-
-
 def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
     """Nothing for exact pixels, whose keys stay what they were before there was another mode."""
     return () if processor == "exact" else (("processor", processor),)
