@@ -6,12 +6,12 @@ The best of many calls counts, the two sides one after the other: torch's thread
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
-from tapetum.commands.kernels_attention import Timing, best_of
+from tapetum.commands.kernels_attention import Timing, fastest
 from tapetum.ops import dense, linear, memory
 from tapetum.ops.native_linear import NativeLinear
 from tapetum.ops.native_rows import NativeRows
@@ -87,8 +87,3 @@ def norm(library: ctypes.CDLL, seconds: float) -> Timing:
     return Timing(
         name=f"RMS norm, {ROWS} x {NORM_WIDTH}", native_s=native_s, torch_s=torch_s, work=work, unit="GB/s"
     )
-
-
-def fastest(call: Callable[[], object], seconds: float) -> float:
-    (best,) = best_of((call,), seconds)
-    return best
