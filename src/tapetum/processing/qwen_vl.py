@@ -18,10 +18,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tapetum.core.errors import CheckpointError, ConfigError, InvalidParameter, MediaError
-from tapetum.core.files import ConfigReader, read_json
+from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
+from tapetum.core.files import ConfigReader
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
+from tapetum.processing import settings
 from tapetum.processing.base import (
     PixelBounds,
     fit_tokens,
@@ -32,6 +33,7 @@ from tapetum.processing.options import ProcessorOptions
 from tapetum.processing.patches import PatchShape, cut
 from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
+from tapetum.processing.settings import IGNORED_KEYS, Normalisation, check_switches, read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +62,12 @@ class QwenVLProcessor:
         }
         files = _processor_files(directory)
         for file in files.values():
-            _check_switches(file, sizes)
+            _check_sizes(file, sizes)
         _normalisation(files)
         bounds = {kind: _pixel_bounds(file, kind) for kind, file in files.items()}
         sampling = _sampling(files["video"], sizes["temporal_patch_size"])
         for file in files.values():
-            file.finish(_IGNORED_KEYS)
+            file.finish(IGNORED_KEYS)
         has_windows = config.get("model_type") == "qwen2_5_vl"
         return cls(
             media_tokens=_media_tokens(config),
@@ -175,61 +177,27 @@ class QwenVLProcessor:
 
 
 ProcessorFiles = dict[MediaKind, ConfigReader]
-_NESTED_NAMES: tuple[tuple[MediaKind, str], ...] = (
-    ("image", "image_processor"),
-    ("video", "video_processor"),
-)
-_FILE_NAMES: dict[MediaKind, tuple[str, ...]] = {
-    "image": ("preprocessor_config.json",),
-    "video": ("video_preprocessor_config.json", "preprocessor_config.json"),
-}
 
 
 def _processor_files(directory: Path) -> ProcessorFiles:
-    """The settings of each kind, found in the order of transformers: the joint file, then one file per kind.
-
-    A checkpoint without a file for clips uses the picture's settings for them.
-    """
-    joint = ConfigReader(read_json(directory / "processor_config.json") or {}, "processor_config.json")
-    files: ProcessorFiles = {}
-    for kind, nested in _NESTED_NAMES:
-        if joint.has(nested):
-            files[kind] = joint.section(nested)
-            continue
-        for name in _FILE_NAMES[kind]:
-            values = read_json(directory / name)
-            if values is not None:
-                files[kind] = ConfigReader(values, name)
-                break
-        else:
-            raise CheckpointError(
-                f"{directory} has no {_FILE_NAMES[kind][-1]}; copy it from the checkpoint's source"
-            )
-    return files
+    return {"image": read_settings(directory, "image"), "video": read_settings(directory, "video")}
 
 
-_REQUIRED_VALUES: tuple[tuple[str, object], ...] = (
-    ("do_resize", True),
-    ("do_rescale", True),
-    ("do_normalize", True),
-    ("do_convert_rgb", True),
-    ("do_center_crop", False),
-    ("do_pad", False),
-    ("resample", 3),  # bicubic
-    ("rescale_factor", 1 / 255),
-    ("cap_pixels_per_frame", False),
-)
-_IGNORED_KEYS = (  # names of classes, ways of returning, and whether frames are chosen: of a file they always are
-    "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class", "auto_map",
-    "crop_size", "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
-    "return_tensors", "return_metadata", "pad_size", "size_divisor", "video_metadata", "image_seq_length",
-    "do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "max_video_tokens",
-)  # fmt: skip
+_REQUIRED_VALUES: Mapping[str, object] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "do_center_crop": False,
+    "do_pad": False,
+    "resample": 3,  # bicubic
+    "rescale_factor": 1 / 255,
+    "cap_pixels_per_frame": False,
+}
 
 
-def _check_switches(file: ConfigReader, sizes: Mapping[str, int]) -> None:
-    for key, only in _REQUIRED_VALUES:
-        file.only(key, only)
+def _check_sizes(file: ConfigReader, sizes: Mapping[str, int]) -> None:
+    check_switches(file, _REQUIRED_VALUES)
     for key, value in sizes.items():
         if file.integer(key, value) != value:
             raise ConfigError(f"{file.name}: {key} is {file.integer(key)}, but config.json says {value}")
@@ -270,9 +238,7 @@ def _sampling(file: ConfigReader, multiple: int) -> FrameSampling:
     )
 
 
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP: Normalisation = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
 def read_normalisation(directory: Path) -> Normalisation:
@@ -281,14 +247,11 @@ def read_normalisation(directory: Path) -> Normalisation:
 
 
 def _normalisation(files: ProcessorFiles) -> Normalisation:
-    image, video = (
-        (files[kind].numbers("image_mean", _MEAN), files[kind].numbers("image_std", _STD))
-        for kind in ("image", "video")
-    )
-    if image != video or len(image[0]) != len(image[1]):
+    image, video = (settings.read_normalisation(files[kind], _CLIP) for kind in ("image", "video"))
+    if image != video:
         raise ConfigError(
             f"{files['video'].name}: image_mean and image_std are {video!r}, but {image!r} for pictures; "
-            "make them equal, one number a colour"
+            "make them equal"
         )
     return image
 

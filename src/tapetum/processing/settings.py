@@ -1,0 +1,55 @@
+"""The processor files of a checkpoint: where the settings of pictures and clips are, and how all families read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tapetum.core.errors import CheckpointError, ConfigError
+from tapetum.core.files import ConfigReader, read_json
+from tapetum.core.media import MediaKind
+
+JOINT = "processor_config.json"
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour
+_FILE_NAMES: Mapping[MediaKind, tuple[str, ...]] = {
+    "image": ("preprocessor_config.json",),
+    "video": ("video_preprocessor_config.json", "preprocessor_config.json"),
+}
+IGNORED_KEYS = (  # names of classes, ways of returning, and whether frames are chosen: of a file they always are
+    "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class", "auto_map",
+    "crop_size", "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
+    "return_tensors", "return_metadata", "pad_size", "size_divisor", "video_metadata", "image_seq_length",
+    "do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "max_video_tokens",
+)  # fmt: skip
+
+
+def read_settings(directory: Path, kind: MediaKind = "image") -> ConfigReader:
+    """The settings of a kind, found in the order of transformers: the joint file, then one file per kind.
+
+    A checkpoint without a file for clips uses the picture's settings for them.
+    """
+    joint = ConfigReader(read_json(directory / JOINT) or {}, JOINT)
+    if joint.has(f"{kind}_processor"):
+        return joint.section(f"{kind}_processor")
+    for name in _FILE_NAMES[kind]:
+        values = read_json(directory / name)
+        if values is not None:
+            return ConfigReader(values, name)
+    raise CheckpointError(f"{directory} has no {_FILE_NAMES[kind][-1]}; copy it from the checkpoint's source")
+
+
+def check_switches(file: ConfigReader, required: Mapping[str, object]) -> None:
+    """Every switch is as the code has it, where the file says anything."""
+    for key, only in required.items():
+        file.only(key, only)
+
+
+def read_normalisation(file: ConfigReader, usual: Normalisation) -> Normalisation:
+    """Mean and deviation, one number a colour; `usual` are those of the family's class."""
+    mean, deviation = file.numbers("image_mean", usual[0]), file.numbers("image_std", usual[1])
+    if len(mean) != len(deviation) or not all(deviation):
+        raise ConfigError(
+            f"{file.name}: image_mean is {mean}, image_std {deviation}; must be one number a colour, none of the "
+            "latter 0"
+        )
+    return mean, deviation
