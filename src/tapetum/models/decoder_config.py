@@ -98,6 +98,10 @@ _KINDS = {
         vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_layers=32, num_heads=32,
         max_positions=2048, bias="key",
     ),
+    "internlm2": _Kind(  # a Llama; its tensors have other names
+        vocab_size=103168, hidden_size=4096, intermediate_size=11008, num_layers=32, num_heads=32,
+        max_positions=2048,
+    ),
     "mistral": _Kind(
         vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8,
         max_positions=131072, window="all",
