@@ -16,6 +16,7 @@ from tapetum.core.media import Span
 from tapetum.core.plan import Row
 from tapetum.core.request import Request
 from tapetum.ops.layout import AttentionLayout
+from tapetum.runtime.reach import plan_reach
 
 
 class TokenBook:
@@ -47,6 +48,7 @@ class _Entry:
         room = self.num_tokens + request.max_tokens
         self.spans = prompt.spans
         self.last_span_end = max((span.end for span in prompt.spans), default=0)
+        self.has_atomic = any(span.is_atomic for span in prompt.spans)
         self.ids = np.zeros((4, room), np.int64)  # token ids, then positions on three axes
         self.ids[0, : self.num_tokens] = prompt.token_ids
         self.ids[1:, : self.num_tokens] = np.asarray(prompt.position_ids)
@@ -126,10 +128,20 @@ def build_inputs(
         sample_rows=_to(np.array([place for _, place in sampled], np.int64), device),
         block_size=block_size,
         dtype=dtype,
+        reach=_reach(packed, book),
     )
     on_device = _to(ids, device)
     sample_ids = tuple(request_id for request_id, _ in sampled)
     return StepInputs(on_device[0], on_device[1:], tuple(copies), layout, sample_ids)
+
+
+def _reach(rows: Sequence[Row], book: TokenBook) -> Tensor | None:
+    """None for most models, whose pictures are seen like text: each token by those behind it."""
+    entries = [(row, book[row.request_id]) for row in rows]
+    if not any(entry.has_atomic and row.start < entry.last_span_end for row, entry in entries):
+        return None
+    reach = plan_reach([(row.start, row.end, entry.spans) for row, entry in entries])
+    return None if reach is None else torch.from_numpy(reach)
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
