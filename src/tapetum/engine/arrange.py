@@ -74,8 +74,9 @@ class TextTokens:
             self._known[text] = self._encode(text)
         return self._known[text]
 
-    def special(self, text: str) -> int:
-        return self._special_tokens[text]
+    def special(self, text: str) -> int | str:
+        """The token, or the text itself where the tokenizer has none of it."""
+        return self._special_tokens.get(text, text)
 
 
 def arrange(

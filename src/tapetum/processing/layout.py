@@ -25,7 +25,7 @@ Positions = Literal["mrope", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A special token, by its text."""
+    """A special token, by its text; plain text where the tokenizer has no such token."""
 
     text: str
 
