@@ -182,6 +182,8 @@ def test_slices_of_an_encode_give_what_the_whole_gives(
     bound = 0.0 if ops.name.startswith("native") else bound
     model = load_model(case.directory, dtype, CPU, ops)
     items = list({span.key: span.item for request in case.requests for span in request.prompt.spans}.values())
+    if not items:
+        pytest.skip("reads text only")
     items = sorted(items, key=lambda item: item.geometry.num_patches)[len(items) // 2 :][:2] + items[-1:]
     whole = torch.cat(begin(model, items).finish()).float()
     assert whole.shape == (sum(item.geometry.num_tokens for item in items), model.spec.feature_size)

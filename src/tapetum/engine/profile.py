@@ -111,7 +111,9 @@ _Parts = dict[str, object]  # fields of a BatchPlan
 
 
 def _items(processor: Processor, sides: Iterable[int], max_tokens: int) -> tuple[MediaItem, ...]:
-    """Grey squares; small ones may come out alike, since a model has a smallest size."""
+    """Grey squares; small ones may come out alike, since a model has a smallest size. None for a model of text."""
+    if "image" not in processor.media_tokens:
+        return ()
     geometries = (processor.geometry("image", side, side, options=ProcessorOptions()) for side in sides)
     by_size = {geometry.used: geometry for geometry in geometries if geometry.num_tokens <= max_tokens}
     return tuple(

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from tapetum.models.decoder_config import DecoderConfig, read_decoder
 from tapetum.models.decoder_rope import Rope
-from tapetum.models.decoder_slots import decoder_slots
+from tapetum.models.decoder_slots import decoder_slots, ignored_slots
 from tapetum.models.weights import Weights
 from tapetum.ops.experts import Experts
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DecoderParts, DeepFeatures, GatedMlp, LayerParts, Linear, TurnTable, num_levels
 from tapetum.ops.table import OpTable
 
-__all__ = ["Decoder", "DecoderConfig", "LayerByLayer", "decoder_slots", "read_decoder"]
+__all__ = ["Decoder", "DecoderConfig", "LayerByLayer", "decoder_slots", "ignored_slots", "read_decoder"]
 
 
 class Decoder:

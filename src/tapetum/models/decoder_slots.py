@@ -29,6 +29,13 @@ def decoder_slots(config: DecoderConfig, prefix: str = "model.") -> tuple[Slot, 
     return tuple(slots)
 
 
+def ignored_slots(config: DecoderConfig, prefix: str = "model.") -> tuple[str, ...]:
+    """What checkpoints may hold beside: a head that is the embedding, and frequencies of positions."""
+    head = ("lm_head.weight",) if config.is_tied else ()
+    layers = (f"{prefix}layers.{layer}.self_attn.rotary_emb." for layer in range(config.num_layers))
+    return (*head, prefix + "rotary_emb.", *layers)
+
+
 def _attention(config: DecoderConfig, ours: str, theirs: str) -> list[Slot]:
     width, heads = config.hidden_size, config.head_dim * config.num_heads
     joined = heads + 2 * config.head_dim * config.num_kv_heads

@@ -104,7 +104,9 @@ def _media_limits(media: MediaConfig) -> MediaLimits:
 
 
 def _visual_tokens(processor: Processor, media: MediaConfig) -> tuple[int, int]:
-    """Of the smallest and of the largest square."""
+    """Of the smallest and of the largest square; none where the model takes no pictures."""
+    if "image" not in processor.media_tokens:
+        return 0, 0
     fewest, most = (
         processor.geometry("image", side, side, options=ProcessorOptions()).num_tokens
         for side in (1, isqrt(media.max_pixels))

@@ -1,0 +1,1 @@
+"""Decoders alone, without a vision part."""
