@@ -184,6 +184,7 @@ def make_spec() -> ModelSpec:
         max_model_len=128,
         dtype=torch.float32,
         device=CPU,
+        feature_size=64,
     )
 
 
