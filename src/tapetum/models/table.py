@@ -16,6 +16,8 @@ from tapetum.ops.table import OpTable
 FAMILIES = {
     "qwen2_vl": "tapetum.models.qwen_vl.model",
     "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+    "internvl": "tapetum.models.internvl.model",
+    "internvl_chat": "tapetum.models.internvl.model",
 }
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import require_json
 from tapetum.processing.base import Processor
+from tapetum.processing.internvl import InternVLProcessor
 from tapetum.processing.qwen_vl import QwenVLProcessor
 
 _FAMILIES = {
     "qwen2_vl": QwenVLProcessor.load,
     "qwen2_5_vl": QwenVLProcessor.load,
+    "internvl": InternVLProcessor.load,
+    "internvl_chat": InternVLProcessor.load,
 }
 
 
