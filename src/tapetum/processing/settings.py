@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from PIL import Image
+
 from tapetum.core.errors import CheckpointError, ConfigError
 from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import MediaKind
@@ -53,3 +55,12 @@ def read_normalisation(file: ConfigReader, usual: Normalisation) -> Normalisatio
             "latter 0"
         )
     return mean, deviation
+
+
+def read_resample(file: ConfigReader, usual: Image.Resampling) -> Image.Resampling:
+    """The filter that scales pictures; files give its number in Pillow."""
+    number = file.integer("resample", usual, low=0)
+    if number not in set(Image.Resampling):
+        known = ", ".join(f"{item.value} ({item.name.lower()})" for item in sorted(Image.Resampling))
+        raise ConfigError(f"{file.name}: resample is {number}, must be one of {known}")
+    return Image.Resampling(number)
