@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.families import qwen_vl
+from tests.families import qwen_vl, text
 from tests.families.kit import Family
 
 FAMILIES: dict[str, Family] = {
@@ -10,5 +10,6 @@ FAMILIES: dict[str, Family] = {
     for family in (
         qwen_vl.family("qwen2_vl"),
         qwen_vl.family("qwen2_5_vl"),
+        *map(text.family, text.OWN),
     )
 }

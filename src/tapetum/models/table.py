@@ -16,6 +16,12 @@ from tapetum.ops.table import OpTable
 FAMILIES = {
     "qwen2_vl": "tapetum.models.qwen_vl.model",
     "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+    "llama": "tapetum.models.text.model",
+    "mistral": "tapetum.models.text.model",
+    "qwen2": "tapetum.models.text.model",
+    "qwen3": "tapetum.models.text.model",
+    "qwen3_moe": "tapetum.models.text.model",
+    "gemma3_text": "tapetum.models.text.model",
     "internvl": "tapetum.models.internvl.model",
     "internvl_chat": "tapetum.models.internvl.model",
 }

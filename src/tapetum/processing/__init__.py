@@ -9,10 +9,17 @@ from tapetum.core.files import require_json
 from tapetum.processing.base import Processor
 from tapetum.processing.internvl import InternVLProcessor
 from tapetum.processing.qwen_vl import QwenVLProcessor
+from tapetum.processing.text import TextProcessor
 
 _FAMILIES = {
     "qwen2_vl": QwenVLProcessor.load,
     "qwen2_5_vl": QwenVLProcessor.load,
+    "llama": TextProcessor.load,
+    "mistral": TextProcessor.load,
+    "qwen2": TextProcessor.load,
+    "qwen3": TextProcessor.load,
+    "qwen3_moe": TextProcessor.load,
+    "gemma3_text": TextProcessor.load,
     "internvl": InternVLProcessor.load,
     "internvl_chat": InternVLProcessor.load,
 }
