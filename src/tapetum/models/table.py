@@ -16,6 +16,9 @@ from tapetum.ops.table import OpTable
 FAMILIES = {
     "qwen2_vl": "tapetum.models.qwen_vl.model",
     "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+    "llava": "tapetum.models.llava.model",
+    "llava_next": "tapetum.models.llava.model",
+    "llava_onevision": "tapetum.models.llava.model",
     "llama": "tapetum.models.text.model",
     "mistral": "tapetum.models.text.model",
     "qwen2": "tapetum.models.text.model",

@@ -8,12 +8,16 @@ from tapetum.core.errors import CheckpointError
 from tapetum.core.files import require_json
 from tapetum.processing.base import Processor
 from tapetum.processing.internvl import InternVLProcessor
+from tapetum.processing.llava import LlavaProcessor
 from tapetum.processing.qwen_vl import QwenVLProcessor
 from tapetum.processing.text import TextProcessor
 
 _FAMILIES = {
     "qwen2_vl": QwenVLProcessor.load,
     "qwen2_5_vl": QwenVLProcessor.load,
+    "llava": LlavaProcessor.load,
+    "llava_next": LlavaProcessor.load,
+    "llava_onevision": LlavaProcessor.load,
     "llama": TextProcessor.load,
     "mistral": TextProcessor.load,
     "qwen2": TextProcessor.load,

@@ -1,0 +1,1 @@
+"""LLaVA-1.5, LLaVA-NeXT and LLaVA-OneVision."""
