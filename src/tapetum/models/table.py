@@ -16,6 +16,11 @@ from tapetum.ops.table import OpTable
 FAMILIES = {
     "qwen2_vl": "tapetum.models.qwen_vl.model",
     "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+    "idefics3": "tapetum.models.idefics.model",
+    "smolvlm": "tapetum.models.idefics.model",
+    "gemma3": "tapetum.models.gemma3.model",
+    "internvl": "tapetum.models.internvl.model",
+    "internvl_chat": "tapetum.models.internvl.model",
     "llava": "tapetum.models.llava.model",
     "llava_next": "tapetum.models.llava.model",
     "llava_onevision": "tapetum.models.llava.model",
@@ -25,8 +30,6 @@ FAMILIES = {
     "qwen3": "tapetum.models.text.model",
     "qwen3_moe": "tapetum.models.text.model",
     "gemma3_text": "tapetum.models.text.model",
-    "internvl": "tapetum.models.internvl.model",
-    "internvl_chat": "tapetum.models.internvl.model",
 }
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import require_json
 from tapetum.processing.base import Processor
+from tapetum.processing.gemma3 import Gemma3Processor
+from tapetum.processing.idefics import IdeficsProcessor
 from tapetum.processing.internvl import InternVLProcessor
 from tapetum.processing.llava import LlavaProcessor
 from tapetum.processing.qwen_vl import QwenVLProcessor
 from tapetum.processing.text import TextProcessor
 
-_FAMILIES = {
+_FAMILIES: Mapping[str, Callable[[Path, Mapping[str, object]], Processor]] = {
     "qwen2_vl": QwenVLProcessor.load,
     "qwen2_5_vl": QwenVLProcessor.load,
+    "idefics3": IdeficsProcessor.load,
+    "smolvlm": IdeficsProcessor.load,
+    "gemma3": Gemma3Processor.load,
+    "internvl": InternVLProcessor.load,
+    "internvl_chat": InternVLProcessor.load,
     "llava": LlavaProcessor.load,
     "llava_next": LlavaProcessor.load,
     "llava_onevision": LlavaProcessor.load,
@@ -24,8 +32,6 @@ _FAMILIES = {
     "qwen3": TextProcessor.load,
     "qwen3_moe": TextProcessor.load,
     "gemma3_text": TextProcessor.load,
-    "internvl": InternVLProcessor.load,
-    "internvl_chat": InternVLProcessor.load,
 }
 
 

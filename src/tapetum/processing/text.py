@@ -39,6 +39,7 @@ class TextProcessor:
         *,
         frames: int = 1,
         frame_rate: float | None = None,
+        frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
         raise _refusal()

@@ -1,0 +1,1 @@
+"""Idefics3 and SmolVLM."""
