@@ -64,9 +64,25 @@ def test_chunks_fill_the_target_beside_decodes(schedule: str, chunks: list[int])
     assert sum(found) == 200
 
 
-def test_without_decodes_there_is_no_limit_of_time() -> None:
+def test_without_decodes_the_target_is_no_limit() -> None:
     stage = _stage(itl_target_ms=1.0)
     assert _prefill(stage, "long", [*range(200), make_item("p", 20), 5]) == [200 + 20 + 1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("balanced", [500, 300]), ("interactive", [250, 250, 250, 50]), ("throughput", [800])],
+)
+def test_without_decodes_a_step_ends_soon_enough_for_who_comes_meanwhile(
+    schedule: str, chunks: list[int]
+) -> None:
+    """What a step costs anyhow is a tenth of it at most, so that the cuts stay cheap."""
+    stage = _stage(schedule=schedule)
+    stage.add(make_request("book", range(800), max_tokens=1))
+    stage.drain()
+    found = [row.length for plan in stage.plans for row in plan.rows]
+    assert sum(found) == 800
+    assert found == pytest.approx(chunks, abs=3)
 
 
 def test_prefill_never_stops_whatever_the_target() -> None:

@@ -9,16 +9,19 @@ from tapetum.core.config import ScheduleConfig
 _TIME_SHARE = {"balanced": 1.0, "interactive": 0.5}  # of itl_target_ms, for steps with decodes
 # seconds of encode in a step without such a limit: who comes meanwhile waits as long, and slices cost a little each
 _ENCODE_S = {"balanced": 0.1, "interactive": 0.05, "throughput": 0.5}
+_PREFILL_S = {"balanced": 0.5, "interactive": 0.25, "throughput": 2.0}  # the same of prefills
+_LEAST_PREFILL = 10.0  # times what a step costs anyhow, so that the cuts stay cheap
 
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left. `seconds` is the whole step's time, None = no limit but `encode_s` for its encodes."""
+    """What is left. `seconds` is the whole step's time; None = its encodes and prefills have limits of their own."""
 
     rows: int
     tokens: int
     visual_tokens: int
     encode_s: float
+    prefill_s: float
     seconds: float | None = None
     has_encode: bool = False
 
@@ -39,12 +42,14 @@ class StepBudget:
         self.visual_tokens = max(0, self.visual_tokens - visual_tokens)
 
 
-def step_budget(config: ScheduleConfig) -> StepBudget:
+def step_budget(config: ScheduleConfig, fixed_s: float) -> StepBudget:
+    """`fixed_s`: what a step costs however little it does."""
     return StepBudget(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.encoder_budget_tokens,
         _ENCODE_S[config.schedule],
+        max(_PREFILL_S[config.schedule], _LEAST_PREFILL * fixed_s),
     )
 
 

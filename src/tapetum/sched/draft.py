@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
-from tapetum.core.cost import MAX_CHUNK, CostModel, chunk_context
+from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.media import Span
 from tapetum.core.plan import Row
 from tapetum.sched.budget import StepBudget
@@ -169,11 +169,14 @@ class Draft:
 
     def _timely(self, start: int, share: float = 1.0) -> int:
         """How many tokens from `start` on the step has time for, in a share of what is left of it."""
-        if self._budget.seconds is None:
-            return MAX_CHUNK
         work = self.work
         alone = self._cost.step_seconds(work.decodes, work.context)
-        return self._cost.max_chunk(share * self._spare() + alone, work.decodes, work.context, start)
+        if self._budget.seconds is None:
+            taken = self._cost.step_seconds(work.decodes, work.context, work.chunk, work.chunk_context)
+            left = self._budget.prefill_s + alone - taken
+        else:
+            left = self._spare()
+        return self._cost.max_chunk(share * left + alone, work.decodes, work.context, start)
 
     @property
     def _limit(self) -> float:

@@ -108,7 +108,8 @@ class Scheduler:
         assert not self._owners, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
         self._drop_encode_for_nobody()
-        draft = Draft(step_budget(self._config), self._ledger, self._visual, self._cost, self._under_way)
+        budget = step_budget(self._config, self._cost.step_seconds(0, 0))
+        draft = Draft(budget, self._ledger, self._visual, self._cost, self._under_way)
         self._add_decodes(draft)
         draft.speculate(step_seconds_limit(self._config), may_grow=not self.num_waiting)
         draft.limit_time(step_seconds_limit(self._config))
