@@ -24,7 +24,8 @@ from tapetum.core.config import CacheConfig, EngineConfig, ServerConfig
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult
 from tapetum.engine.engine import Engine
-from tapetum.engine.files import ModelFiles, find_model
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.find import find_model
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.process import keep_loop_on_time

@@ -236,6 +236,14 @@ def engine_flags(command: T) -> T:
         help="Reuse the keys and values of equal beginnings.  [default: enabled]",
     )(command)
     command = option(
+        "--offline",
+        "is_offline",
+        is_flag=True,
+        default=None,
+        cls=EngineOption,
+        help="Ask the hub nothing: what a hub id names was fetched before.",
+    )(command)
+    command = option(
         "--config",
         "config",
         type=_FILE,

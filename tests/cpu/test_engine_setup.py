@@ -11,7 +11,8 @@ from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR
 from tapetum.core.config import DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import CheckpointError, ConfigError
-from tapetum.engine.files import ModelFiles, find_model
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.find import find_model
 from tapetum.engine.options import config_from
 from tapetum.engine.profile import profile
 from tapetum.runtime.executor import load_executor
@@ -76,31 +77,8 @@ def test_models_are_found_or_refused(tmp_path, monkeypatch):
     shutil.copy(MODEL_DIR / "config.json", tmp_path)
     assert find_model(ModelConfig(model=str(tmp_path))) == tmp_path
     for name in ("./nowhere", "/no/such/dir", "name with spaces", "a/b/c"):
-        with pytest.raises(ConfigError, match="neither a directory nor a hub id"):
+        with pytest.raises(ConfigError, match=r"neither a directory, nor a \.gguf file, nor a hub id"):
             find_model(ModelConfig(model=name))
-
-
-def test_a_hub_id_is_downloaded_without_what_is_not_needed(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    asked = {}
-
-    def download(repo_id, **options):
-        asked[repo_id] = options
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert find_model(ModelConfig(model="owner/name", revision="v1")) == tmp_path
-    assert asked["owner/name"]["revision"] == "v1"
-    assert "*.safetensors" in asked["owner/name"]["allow_patterns"]
-    assert not any("bin" in pattern for pattern in asked["owner/name"]["allow_patterns"])
-
-    def refuse(repo_id, **options):
-        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(CheckpointError, match=r"'owner/name'.*offline.*HF_TOKEN"):
-        find_model(ModelConfig(model="owner/name"))
 
 
 def test_the_profile_teaches_and_leaves_no_trace():

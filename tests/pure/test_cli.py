@@ -170,6 +170,12 @@ def test_a_body_may_hold_several_of_the_largest_pictures(served: Served) -> None
     assert [server.max_body_bytes // 2**20 for _, server in served] == [16, 256, 2000]
 
 
+def test_offline_is_a_switch(served: Served) -> None:
+    for words, is_offline in (((), False), (("--offline",), True)):
+        assert cli("serve", *words).exit_code == 0
+        assert served[-1][0].model.is_offline is is_offline
+
+
 def test_every_flag_is_tested() -> None:
     from tapetum.cli import main
 
@@ -179,6 +185,7 @@ def test_every_flag_is_tested() -> None:
         "--enable-prefix-caching",
         "--help",
         "--model",
+        "--offline",
         "--served-model-name",
         "--ssl-keyfile",
     }

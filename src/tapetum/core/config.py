@@ -28,6 +28,7 @@ class ModelConfig:
 
     model: str | None = None  # directory or hub id
     revision: str | None = None
+    is_offline: bool = False  # a hub id must have been fetched before
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int | None = None  # tokens; None = what the checkpoint says
     served_model_names: tuple[str, ...] = ()

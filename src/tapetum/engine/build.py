@@ -7,7 +7,8 @@ import time
 
 from tapetum.core.config import EngineConfig
 from tapetum.engine.engine import Engine
-from tapetum.engine.files import ModelFiles, find_model
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.find import find_model
 from tapetum.engine.profile import profile
 
 _log = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ _ALSO_KNOWN_AS = {
     "enable_prefix_caching": "has_prefix_caching",
     "limit_mm_per_prompt": "limit_per_prompt",
     "media_timeout_s": "timeout_s",
+    "offline": "is_offline",
 }
 
 

@@ -14,7 +14,8 @@ from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.engine.arena import DEFAULT_BYTES
-from tapetum.engine.files import ModelFiles, find_model
+from tapetum.engine.files import ModelFiles
+from tapetum.engine.find import find_model
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.link import OnDeath, OnNews
 from tapetum.engine.messages import Abort

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.core.files import require_json
+from tapetum.core.folders import user_cache
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Row, StepResult
 from tapetum.models.base import VisionLanguageModel
@@ -173,10 +173,7 @@ def resolve_pack_folder(name: str) -> Path | None:
     """The folder named, or this user's by the XDG rules; None for no folder, or for a user without a home."""
     if name != "auto":
         return Path(name).expanduser() if name else None
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # which the rules say is to be ignored
-        base = os.path.expanduser("~/.cache")
-    return Path(base, "tapetum", "packed") if os.path.isabs(base) else None
+    return user_cache("packed")
 
 
 def resolve_dtype(name: str, directory: Path, device: torch.device) -> torch.dtype:
