@@ -90,7 +90,7 @@ def run(
 ) -> None:
     """Ask a question about pictures and videos.
 
-    A first argument that is a directory with a config.json is the model. The answer goes to standard output as it is
+    A first argument that is a directory with a config.json, or a .gguf file, is the model. The answer goes to standard output as it is
     made, tokens and seconds to standard error.
     """
     import asyncio
@@ -149,9 +149,7 @@ main.add_command(run_batch)
 def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str | None, list[Path], str]:
     """Model, files and question."""
     *names, question = words
-    is_model = (
-        bool(names) and options["model"] is None and os.path.isfile(os.path.join(names[0], "config.json"))
-    )
+    is_model = bool(names) and options["model"] is None and _is_model(names[0])
     model = one_model(names.pop(0) if is_model else None, options)
     for name in names:
         if os.path.isdir(name):
@@ -164,6 +162,10 @@ def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str 
     if os.path.isfile(question):
         raise click.UsageError(f"{question} is a file; put the question behind it, in quotes")
     return model, [Path(name) for name in names], question
+
+
+def _is_model(name: str) -> bool:
+    return os.path.isfile(os.path.join(name, "config.json")) or name.endswith(".gguf")
 
 
 async def _ask(
