@@ -45,7 +45,7 @@ class DecoderConfig:
     ropes: tuple[Rope, ...]
     layer_ropes: tuple[int, ...]  # which of them turns a layer
     windows: tuple[int, ...]  # tokens that a layer looks back on, its own included; 0 = all
-    is_gemma: bool = False  # norms behind attention and MLP too, weights of norms stored less 1
+    is_gemma: bool = False  # norms behind attention and MLP too; weights of norms are stored less 1 and kept in float32
     embed_scale: float = 1.0
     query_scale: float = 1.0  # of queries, beside 1 / sqrt(head_dim)
     experts: ExpertsConfig | None = None
@@ -209,8 +209,8 @@ def _read_layer_types(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]
 
 
 def _read_windows(reader: ConfigReader, kind: _Kind, is_sliding: tuple[bool, ...]) -> tuple[int, ...]:
+    reader.ignore("sliding_window")
     if kind.window == "none" or not any(is_sliding):
-        reader.ignore("sliding_window")
         return (0,) * len(is_sliding)
     window = 0 if reader.is_null("sliding_window") else reader.integer("sliding_window", kind.sliding_window)
     return tuple(window if sliding else 0 for sliding in is_sliding)
