@@ -90,8 +90,8 @@ def run(
 ) -> None:
     """Ask a question about pictures and videos.
 
-    A first argument that is a directory with a config.json, or a .gguf file, is the model. The answer goes to standard output as it is
-    made, tokens and seconds to standard error.
+    A first argument that is a directory with a config.json, or a .gguf file, is the model. The answer goes to standard
+    output as it is made, tokens and seconds to standard error.
     """
     import asyncio
 
