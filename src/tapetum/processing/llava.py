@@ -26,7 +26,7 @@ from tapetum.processing.anyres import Size, best_field, scaled_into, shrunk, unp
 from tapetum.processing.base import MAX_ASPECT
 from tapetum.processing.layout import Piece, Segment, lay_out, plain_run
 from tapetum.processing.llava_files import (
-    OF_OTHER_READERS,
+    NOT_ASKED,
     ONE_TILE,
     ONE_VISION,
     check_files,
@@ -70,7 +70,7 @@ class LlavaProcessor:
         fields = read_fields(reader, file, is_one_vision=is_one_vision) if is_tiled else ()
         sampling = FrameSampling(num_frames=clips.integer("num_frames", NUM_FRAMES), multiple=1)
         for part in (file, clips):
-            part.finish((*IGNORED_KEYS, *OF_OTHER_READERS))
+            part.finish((*IGNORED_KEYS, *NOT_ASKED))
         return cls(
             media_tokens=read_tokens(reader, is_one_vision=is_one_vision),
             shape=shape,

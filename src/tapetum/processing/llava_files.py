@@ -17,8 +17,8 @@ from tapetum.processing.settings import Normalisation, check_switches, read_norm
 from tapetum.processing.tiles import TileShape
 
 ONE_TILE, ONE_VISION = "llava", "llava_onevision"  # model types; the third is llava_next
-OF_OTHER_READERS = ("do_pad", "do_center_crop")
 _FIELDS = "image_grid_pinpoints"
+NOT_ASKED = ("aspect_ratio_setting", "do_center_crop", "do_pad", _FIELDS)  # where it does not matter
 _USUAL_FIELDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # rows, columns of tiles, in LLaVA-NeXT
 _LARGEST_FIELD = 6  # tiles of a side, in LLaVA-OneVision: all smaller ones are there too
 _REQUIRED_VALUES = {
@@ -61,7 +61,8 @@ def read_crop(reader: ConfigReader, file: ConfigReader) -> int | None:
 
 def check_files(reader: ConfigReader, pictures: ConfigReader, clips: ConfigReader, *, is_tiled: bool) -> None:
     """The switches are as the code has them, and frames go through the tower as pictures do."""
-    check_switches(pictures, _REQUIRED_VALUES if is_tiled else {**_REQUIRED_VALUES, "do_pad": False})
+    for file in (pictures, clips):
+        check_switches(file, _REQUIRED_VALUES if is_tiled else {**_REQUIRED_VALUES, "do_pad": False})
     wanted, found = (
         (read_crop(reader, file), _filter(file), read_colours(file)) for file in (pictures, clips)
     )

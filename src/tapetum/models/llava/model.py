@@ -35,7 +35,8 @@ def read(directory: Path) -> Blueprint:
     reader = ConfigReader(require_json(directory / "config.json"), "config.json")
     model_type = reader.word("model_type")
     text = reader.section("text_config")
-    is_tied = text.flag("tie_word_embeddings", False) or reader.flag("tie_word_embeddings", False)
+    is_tied = text.flag("tie_word_embeddings", False)
+    is_tied = reader.flag("tie_word_embeddings", is_tied) or is_tied
     usual = "qwen2" if model_type == ONE_VISION else "llama"
     decoder = read_decoder(text, is_tied=is_tied, model_type=usual)
     vision = _read_vision(reader, model_type, directory)
