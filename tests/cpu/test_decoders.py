@@ -240,6 +240,13 @@ def test_frequencies_are_the_bits_of_transformers(parameters: dict[str, object])
     assert set(rope.axes) == {0}
 
 
+@needs_native
+def test_heads_too_wide_for_native_attention_take_that_of_torch(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, "llama", 9, head_dim=320, num_key_value_heads=1)
+    wanted = all_logits(load(directory, reference_table()), tokens())
+    assert relative_error(all_logits(load(directory, native(torch.float32)), tokens(), 31), wanted) < 1e-5
+
+
 def test_interleaved_sections_are_those_of_transformers() -> None:
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 

@@ -65,6 +65,17 @@ def test_the_normalised_value_is_rounded_before_the_weight(ops: NativeRows) -> N
     assert (ours == theirs)[is_twice].float().mean() > 0.99
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_weight_of_float32_is_not_rounded_before(ops: NativeRows, width: int) -> None:
+    x, weight = randn(60, width, dtype=torch.bfloat16), randn(width, dtype=torch.float32, seed=1)
+    ours = ops.rms_norm(x, weight, 1e-6)
+    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6) * weight.double()
+    assert (ours == exact.bfloat16()).double().mean() > 0.99
+    assert_close(ours, reference.rms_norm(x, weight, 1e-6), 4e-3)
+    for part in cut_in_pieces(60):
+        assert torch.equal(ops.rms_norm(x[part], weight, 1e-6), ours[part])
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
 def test_a_broken_row_leaves_its_neighbours_alone(ops: NativeRows, value: float) -> None:
     x, weight = randn(5, 96, dtype=torch.float32), randn(96, dtype=torch.float32, seed=1)

@@ -38,6 +38,8 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor, bound: float) -> None
 def test_elementwise(dtype: torch.dtype, bound: float, tokens: int) -> None:
     x, weight = randn(tokens, 96, dtype=dtype) * 30, randn(96, dtype=dtype, seed=1)
     assert_close(dense.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), bound)
+    wide = weight.float() + 1e-3
+    assert_close(dense.rms_norm(x, wide, 1e-6), reference.rms_norm(x, wide, 1e-6), bound)
     shift = randn(96, dtype=dtype, seed=4)
     assert_close(
         dense.layer_norm(x, weight, shift, 1e-6), reference.layer_norm(x, weight, shift, 1e-6), bound

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "add.h"
 #include "attention.h"
 #include "head.h"
 #include "norm.h"
@@ -182,6 +183,11 @@ void check_rows(int dtype, int64_t rows, int64_t width) {
   for (int64_t i = 0; i < width; ++i) one.set(i, 1.f), zero.set(i, 0.f);
   Values scaled(dtype, rows * width), centred(dtype, rows * width), turned(dtype, rows * width);
   rms_norm({dtype, width, 1e-6f}, x.data(), one.data(), rows, scaled.data());
+  const std::vector<float> wide(width, 1.f);
+  Values unrounded(dtype, rows * width), heads = x, doubled = x;
+  rms_norm({dtype, width, 1e-6f, 1}, x.data(), wide.data(), rows, unrounded.data());
+  rms_norm_heads({dtype, width / 2, 1e-6f}, heads.data(), one.data(), rows, 2, width);
+  add_rows(dtype, doubled.data(), x.data(), width, rows, width);
   layer_norm({dtype, width, 1e-6f}, x.data(), one.data(), zero.data(), rows, centred.data());
   Values cos(dtype, rows * width), sin(dtype, rows * width);
   for (int64_t i = 0; i < rows * width; ++i) cos.set(i, 0.f), sin.set(i, 1.f);
@@ -193,6 +199,12 @@ void check_rows(int dtype, int64_t rows, int64_t width) {
     for (int64_t i = 0; i < width; ++i) {
       const double value = x[r * width + i];
       require(is_near(scaled[r * width + i], value / std::sqrt(square + 1e-6), dtype), "rms_norm");
+      require(is_near(unrounded[r * width + i], value / std::sqrt(square + 1e-6), dtype), "rms_norm of a wide weight");
+      double half = 0;
+      const int64_t first = r * width + i / (width / 2) * (width / 2);
+      for (int64_t j = 0; j < width / 2; ++j) half += x[first + j] * x[first + j] / (width / 2);
+      require(is_near(heads[r * width + i], value / std::sqrt(half + 1e-6), dtype), "rms_norm_heads");
+      require(doubled[r * width + i] == 2 * value, "add_rows");
       const double spread = std::sqrt(std::fmax(0.0, square - mean * mean) + 1e-6);
       require(is_near(centred[r * width + i], (value - mean) / spread, dtype), "layer_norm");
       require(turned[r * width + i] == x[r * width + (i + width / 2) % width], "rotate");

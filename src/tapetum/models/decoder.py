@@ -26,7 +26,8 @@ __all__ = ["Decoder", "DecoderConfig", "LayerByLayer", "decoder_slots", "ignored
 
 class Decoder:
     def __init__(self, config: DecoderConfig, weights: Weights, ops: OpTable) -> None:
-        self._ops, self._scale = ops, config.embed_scale
+        self._ops = ops = ops.for_heads(config.head_dim)
+        self._scale = config.embed_scale
         self._embedding = weights.take("embed")
         self._head = weights.linear("embed" if config.is_tied else "head")
         parts = DecoderParts(
@@ -37,6 +38,7 @@ class Decoder:
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             eps=config.rms_norm_eps,
+            dtype=weights.dtype,
         )
         is_whole = ops.decoder is not None and config.experts is None
         self._run = ops.decoder(parts) if ops.decoder and is_whole else LayerByLayer(parts, ops)

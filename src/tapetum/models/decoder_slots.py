@@ -69,8 +69,9 @@ def _layer_norms(config: DecoderConfig, ours: str, theirs: str) -> list[Slot]:
 
 
 def _norm(config: DecoderConfig, ours: str, theirs: str, width: int, factor: float = 1.0) -> Slot:
-    convert = partial(_whole_norm, factor) if config.is_gemma else None
-    return Slot(ours, (theirs + ".weight",), (width,), convert)
+    if not config.is_gemma:
+        return Slot(ours, (theirs + ".weight",), (width,))
+    return Slot(ours, (theirs + ".weight",), (width,), partial(_whole_norm, factor), is_wide=True)
 
 
 def _whole_norm(factor: float, sources: list[Tensor]) -> Tensor:

@@ -31,13 +31,15 @@ _HEAD_BYTES = 2048  # of a tensor, that stand for all of it
 class Slot:
     """One of our tensors: its name, the checkpoint names it is made from, and its whole shape.
 
-    The sources are joined along the first axis, unless `convert` makes the tensor of them.
+    The sources are joined along the first axis, unless `convert` makes the tensor of them. A wide one is float32 in a
+    model of any dtype.
     """
 
     name: str
     sources: tuple[str, ...]
     shape: tuple[int, ...]
     convert: Callable[[list[Tensor]], Tensor] | None = None
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Checkpoint:
         """Every slot of the table, joined and converted when it is taken; packs are kept in `pack_folder`."""
 
         def read(slot: Slot) -> Tensor:
-            return self._join(slot).to(device=device, dtype=dtype)
+            return self._join(slot).to(device=device, dtype=torch.float32 if slot.is_wide else dtype)
 
         sources = {slot.name: Source(slot.shape, partial(read, slot)) for slot in self._table.slots}
         return Weights(sources, dtype, ops, self._packs(dtype, ops, pack_folder))

@@ -18,7 +18,7 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_num_threads": (_I, ()),
     "tpt_set_num_threads": (None, (_I,)),
     "tpt_narrow": (None, (_P, _P, _L)),
-    "tpt_rms_norm": (None, (_I, _P, _P, _F, _L, _L, _P)),
+    "tpt_rms_norm": (None, (_I, _P, _P, _I, _F, _L, _L, _P)),
     "tpt_layer_norm": (None, (_I, _P, _P, _P, _F, _L, _L, _P)),
     "tpt_rotate": (None, (_I, _L, _L, _L, _L, _P, _P, _P, _P)),
     "tpt_resizer_new": (_P, (_L, _L, _L, _L, _I, _L, _L, _L)),

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tapetum.ops.layout import AttentionLayout
+from tapetum.ops.native_attention import MAX_WIDTH
 from tapetum.ops.native_linear import NativeLinear
-from tapetum.ops.native_rows import CODES, MAX_HEAD_WIDTH
+from tapetum.ops.native_rows import CODES
 from tapetum.ops.parts import DecoderParts, DeepFeatures, GatedMlp, LayerParts, Linear, num_levels
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -60,6 +61,7 @@ class _Decoder(ctypes.Structure):
         ("kv_heads", _I),
         ("head_dim", _I),
         ("dtype", _I),
+        ("has_wide_norms", _I),
         ("eps", _F),
         ("scale", _F),
     )
@@ -98,7 +100,7 @@ class _Step(ctypes.Structure):
 
 class NativeDecoder:
     def __init__(self, library: ctypes.CDLL, parts: DecoderParts) -> None:
-        assert parts.head_dim <= MAX_HEAD_WIDTH, f"heads are {parts.head_dim} wide, limit {MAX_HEAD_WIDTH}"
+        assert parts.head_dim <= MAX_WIDTH, f"heads are {parts.head_dim} wide, limit {MAX_WIDTH}"
         self._library, self._parts = library, parts  # the parts own what the structures point to
         self._layers = (_Layer * len(parts.layers))(*map(_layer, parts.layers))
         self._turns = (_Turns * len(parts.turns))(
@@ -117,7 +119,8 @@ class NativeDecoder:
             heads=parts.num_heads,
             kv_heads=parts.num_kv_heads,
             head_dim=parts.head_dim,
-            dtype=CODES[parts.norm.dtype],
+            dtype=CODES[parts.dtype],
+            has_wide_norms=parts.norm.dtype != parts.dtype,
             eps=parts.eps,
             scale=parts.head_dim**-0.5,
         )

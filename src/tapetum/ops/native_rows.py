@@ -24,8 +24,9 @@ class NativeRows:
         x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
         width = x.shape[-1]
         self._library.tpt_rms_norm(
-            CODES[x.dtype], x.data_ptr(), weight.data_ptr(), eps, x.numel() // width, width, out.data_ptr()
-        )
+            CODES[x.dtype], x.data_ptr(), weight.data_ptr(), weight.dtype != x.dtype, eps,
+            x.numel() // width, width, out.data_ptr(),
+        )  # fmt: skip
         return out
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

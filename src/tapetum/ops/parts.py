@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from tapetum.ops.layout import AttentionLayout
@@ -75,6 +76,7 @@ class DecoderParts:
     num_kv_heads: int
     head_dim: int
     eps: float
+    dtype: torch.dtype  # of all but the weights of norms, which may be float32
 
 
 # (x [T, hidden], which is used up, positions [axes, T], caches, layout, deep) -> normalised hidden states [R, hidden]

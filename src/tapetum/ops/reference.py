@@ -27,10 +27,13 @@ class Linear:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019), rounded before the weight."""
+    """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019).
+
+    Rounded before a weight of the dtype of x; a float32 weight is one that the value is not rounded before.
+    """
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
+    return (weight * (wide * scale).to(weight.dtype)).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

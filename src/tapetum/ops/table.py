@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from tapetum.native.library import load
 from tapetum.ops import best, dense, linear, reference
 from tapetum.ops.layout import AttentionLayout, Segments
-from tapetum.ops.native_attention import NativeAttention
+from tapetum.ops.native_attention import MAX_WIDTH, NativeAttention
 from tapetum.ops.native_decoder import NativeDecoder, native_head
 from tapetum.ops.native_linear import NativeLinear
 from tapetum.ops.native_packing import NativePacking
@@ -22,6 +23,7 @@ from tapetum.ops.native_rows import CODES, NativeRows
 from tapetum.ops.packing import Packing
 from tapetum.ops.parts import Activation, DecoderParts, Linear, RunDecoder
 
+_log = logging.getLogger(__name__)
 __all__ = [
     "Activation",
     "Linear",
@@ -59,11 +61,24 @@ class OpTable:
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: PagedAttention
+    max_head_width: int | None = None  # of keys and values; None = any
     # all layers at once, with the values of the above
     decoder: Callable[[DecoderParts], RunDecoder] | None = None
     # (linear, hidden [R, hidden]) -> scores [R, V], best tokens [R]
     head: Callable[[Linear, Tensor], tuple[Tensor, Tensor]] = best.head
     use_threads: Callable[[int | None], None] = _use_threads  # None = all cores
+
+    def for_heads(self, width: int) -> OpTable:
+        """The table for a decoder with heads so wide: with attention of torch where its own does not take them."""
+        if self.max_head_width is None or width <= self.max_head_width:
+            return self
+        _log.warning(
+            "heads are %d wide, native attention takes up to %d: attention of torch runs, which is slower,"
+            " and with it the last bits of an answer may depend on its neighbours",
+            width,
+            self.max_head_width,
+        )
+        return replace(self, write_kv=dense.write_kv, paged_attention=dense.paged_attention, decoder=None)
 
 
 def reference_table() -> OpTable:
@@ -105,6 +120,7 @@ def native_table(dtype: torch.dtype) -> OpTable | None:
         segment_attention=attention.segment_attention,
         write_kv=attention.write_kv,
         paged_attention=attention.paged_attention,
+        max_head_width=MAX_WIDTH,
         decoder=partial(NativeDecoder, library),
         head=native_head,
         use_threads=partial(_use_native_threads, library),

@@ -51,7 +51,7 @@ class Run {
   Run(const Decoder& decoder, const DecoderStep& step)
       : decoder_(decoder),
         step_(step),
-        norm_{decoder.dtype, decoder.hidden, decoder.eps},
+        norm_{decoder.dtype, decoder.hidden, decoder.eps, decoder.has_wide_norms},
         narrow_(static_cast<char*>(step.workspace)),
         wide_(narrow_ + narrow_bytes(decoder, step.tokens)),
         turns_(wide_ + wide_bytes(decoder, step.tokens)) {}
@@ -92,7 +92,7 @@ class Run {
     rms_norm(norm_, step_.x, layer.norm1, step_.tokens, narrow_);
     linear(*layer.qkv, narrow_, decoder_.hidden, step_.tokens, nullptr, 0, wide_, joined);
     if (layer.q_norm) {
-      const NormShape head{decoder_.dtype, width, decoder_.eps};
+      const NormShape head{decoder_.dtype, width, decoder_.eps, decoder_.has_wide_norms};
       rms_norm_heads(head, wide_, layer.q_norm, step_.tokens, heads, joined);
       rms_norm_heads(head, wide_ + heads * width * size_of(decoder_.dtype), layer.k_norm, step_.tokens, kv_heads,
                      joined);

@@ -38,6 +38,7 @@ struct Decoder {
   const void* norm;  // the last one, [hidden]
   int64_t hidden;
   int heads, kv_heads, head_dim, dtype;  // H, K, D
+  int has_wide_norms;  // as norm.h says, of all of them
   float eps;
   float scale;  // of the scores
 };

@@ -34,9 +34,9 @@ void layer_norm(const NormShape& shape, const void* x, const void* weight, const
 
 }  // namespace tapetum
 
-TPT_API void tpt_rms_norm(int dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t width,
-                          void* out) {
-  tapetum::rms_norm({dtype, width, eps}, x, weight, rows, out);
+TPT_API void tpt_rms_norm(int dtype, const void* x, const void* weight, int has_wide_weight, float eps, int64_t rows,
+                          int64_t width, void* out) {
+  tapetum::rms_norm({dtype, width, eps, has_wide_weight}, x, weight, rows, out);
 }
 
 TPT_API void tpt_layer_norm(int dtype, const void* x, const void* weight, const void* bias, float eps, int64_t rows,

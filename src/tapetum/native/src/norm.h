@@ -10,10 +10,11 @@ struct NormShape {
   int dtype;
   int64_t width;
   float eps;
+  int has_wide_weight = 0;  // float32, whatever the dtype of the rows
 };
 
-// The root-mean-square norm (Zhang and Sennrich, 2019); the normalised value is rounded before the weight. `out` may
-// be `x`.
+// The root-mean-square norm (Zhang and Sennrich, 2019); the normalised value is rounded before a weight of its dtype,
+// not before a wide one. `out` may be `x`.
 void rms_norm(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out);
 
 // The same of each of `heads` neighbours of a token, in place; tokens lie `stride` values apart.

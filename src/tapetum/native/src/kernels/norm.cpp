@@ -32,14 +32,14 @@ inline Vec rounded(Vec a, const bf16*) {
 inline float rounded(float a, const float*) { return a; }
 inline float rounded(float a, const bf16*) { return widen(narrow(a)); }
 
-template <class Element>
-void rms_norm_row(const Element* x, const Element* weight, float eps, int64_t width, Element* out) {
+template <class Element, class Factor>
+void rms_norm_row(const Element* x, const Factor* weight, float eps, int64_t width, Element* out) {
   const float squares = sum_row(
       x, width, [](Vec v, Vec acc) { return fma(v, v, acc); }, [](float v) { return v * v; });
   const float scale = 1.f / std::sqrt(squares / float(width) + eps);
   int64_t i = 0;
-  for (; i + W <= width; i += W) store(out + i, rounded(load(x + i) * all(scale), x) * load(weight + i));
-  for (; i < width; ++i) put(out + i, rounded(wide(x[i]) * scale, x) * wide(weight[i]));
+  for (; i + W <= width; i += W) store(out + i, rounded(load(x + i) * all(scale), weight) * load(weight + i));
+  for (; i < width; ++i) put(out + i, rounded(wide(x[i]) * scale, weight) * wide(weight[i]));
 }
 
 template <class Element>
@@ -59,10 +59,10 @@ void layer_norm_row(const Element* x, const Element* weight, const Element* bias
   for (; i < width; ++i) put(out + i, (wide(x[i]) - mean) * scale * wide(weight[i]) + wide(bias[i]));
 }
 
-template <class Element>
+template <class Element, class Factor>
 void rms_norm_all(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out) {
   for (int64_t row = 0; row < rows; ++row)
-    rms_norm_row(static_cast<const Element*>(x) + row * shape.width, static_cast<const Element*>(weight), shape.eps,
+    rms_norm_row(static_cast<const Element*>(x) + row * shape.width, static_cast<const Factor*>(weight), shape.eps,
                  shape.width, static_cast<Element*>(out) + row * shape.width);
 }
 
@@ -78,7 +78,9 @@ void layer_norm_all(const NormShape& shape, const void* x, const void* weight, c
 }  // namespace
 
 void rms_norm_rows(const NormShape& shape, const void* x, const void* weight, int64_t rows, void* out) {
-  shape.dtype ? rms_norm_all<bf16>(shape, x, weight, rows, out) : rms_norm_all<float>(shape, x, weight, rows, out);
+  if (!shape.dtype) rms_norm_all<float, float>(shape, x, weight, rows, out);
+  else if (shape.has_wide_weight) rms_norm_all<bf16, float>(shape, x, weight, rows, out);
+  else rms_norm_all<bf16, bf16>(shape, x, weight, rows, out);
 }
 
 void layer_norm_rows(const NormShape& shape, const void* x, const void* weight, const void* bias, int64_t rows,
