@@ -10,21 +10,31 @@ Sizes are (width, height); grids are counted in tiles (columns, rows).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapetum.core.errors import CheckpointError, ConfigError, InvalidParameter, MediaError
-from tapetum.core.files import ConfigReader, read_json
+from tapetum.core.errors import ConfigError
+from tapetum.core.files import ConfigReader
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
 from tapetum.processing.pixels import Picture
-from tapetum.processing.sampling import FrameSampling
+from tapetum.processing.refusals import check_budget, check_shape
+from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
+from tapetum.processing.settings import (
+    EVERY_STEP,
+    IGNORED_KEYS,
+    Normalisation,
+    check_switches,
+    read_normalisation,
+    read_settings,
+    token_id,
+)
 from tapetum.processing.tiles import Canvas, TileShape, cut_tiles
 
 PLACEHOLDER = "<IMG_CONTEXT>"
@@ -55,6 +65,7 @@ class InternVLProcessor:
     """Implements `processing.base.Processor` with the numbers of one checkpoint."""
 
     media_tokens: Mapping[MediaKind, int]
+    slots: Mapping[int | str, MediaKind]
     shape: TileShape
     merge_size: int  # patches of a visual token's side
     tiling: Tiling
@@ -64,19 +75,18 @@ class InternVLProcessor:
     def load(cls, directory: Path, config: Mapping[str, object]) -> InternVLProcessor:
         """From config.json (already read) and the files beside it."""
         reader = ConfigReader(config, "config.json")
+        is_original = reader.word("model_type") == ORIGINAL_TYPE
         shape, merge_size = read_shape(reader)
-        token = _placeholder_id(directory, reader)
+        pictures = read_settings(directory)
+        token = token_id(directory, PLACEHOLDER) if is_original else reader.integer("image_token_id", 151667)
         return cls(
             media_tokens={"image": token, "video": token},
+            slots={PLACEHOLDER if is_original else token: "image", VIDEO_SLOT: "video"},
             shape=shape,
             merge_size=merge_size,
-            tiling=_tiling(directory, reader, shape),
-            sampling=_sampling(directory),
+            tiling=_original_tiling(reader) if is_original else _tiling(pictures, shape.tile_size),
+            sampling=_sampling(read_settings(directory, "video")),
         )
-
-    @property
-    def slots(self) -> Mapping[int | str, MediaKind]:
-        return {self.media_tokens["image"]: "image", VIDEO_SLOT: "video"}
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -97,11 +107,8 @@ class InternVLProcessor:
         frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
-        if frames < 1 or (kind == "image" and frames != 1):
-            raise MediaError(f"{kind} has {frames} frames; a picture has one, a clip at least one")
-        if width < 1 or height < 1:
-            raise MediaError(f"{kind} is {width}x{height} pixels; both sides must be at least 1")
-        self._check_budget(kind, frames, options)
+        check_shape(kind, (width, height), frames, self.media_tokens)
+        check_budget(kind, frames * self._tile_tokens, options)
         tile, side, grid = self.shape.tile_size, self.shape.side, (1, 1)
         if kind == "image":
             bounds = self._bounds(options)
@@ -147,24 +154,15 @@ class InternVLProcessor:
 
     def _bounds(self, options: ProcessorOptions) -> Tiling:
         """A bound of the request wins over the checkpoint's; a budget of tokens is kept, overview included."""
-        area, tokens = self.shape.tile_size**2, self._tile_tokens
-        most = max(1, options.max_pixels // area) if options.max_pixels else self.tiling.most
+        area, budget = self.shape.tile_size**2, options.max_visual_tokens
         least = ceil(options.min_pixels / area) if options.min_pixels else self.tiling.least
+        most = max(1, options.max_pixels // area) if options.max_pixels else max(self.tiling.most, least)
         if options.detail == "low":
-            most = max(1, min(most // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS // tokens))
-        if options.max_visual_tokens is not None:
-            budget = options.max_visual_tokens // tokens
-            most = min(most, max(1, budget - self.tiling.has_overview))
-        return Tiling(least=min(least, most), most=most, has_overview=self.tiling.has_overview)
-
-    def _check_budget(self, kind: MediaKind, frames: int, options: ProcessorOptions) -> None:
-        budget, least = options.max_visual_tokens, frames * self._tile_tokens
-        if budget is not None and budget < least:
-            raise InvalidParameter(
-                f"max_visual_tokens is {budget}, the {kind} has at least {least}, {self._tile_tokens} for each "
-                "tile or frame; raise it or take fewer frames",
-                param="max_visual_tokens",
-            )
+            most = max(1, most // LOW_DETAIL_SHARE)
+            budget = min(budget or LOW_DETAIL_TOKENS, LOW_DETAIL_TOKENS)
+        if budget is not None:
+            most = min(most, max(1, budget // self._tile_tokens - self.tiling.has_overview))
+        return replace(self.tiling, least=min(least, most), most=most)
 
 
 def choose_grid(size: Size, tile_size: int, least: int, most: int) -> Size:
@@ -209,29 +207,13 @@ def read_shape(reader: ConfigReader) -> tuple[TileShape, int]:
     return shape, merge_size
 
 
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+def read_colours(directory: Path) -> Normalisation:
+    """What the patch embedding is folded with; usually the numbers of ImageNet."""
+    return read_normalisation(read_settings(directory), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
-def read_normalisation(directory: Path) -> Normalisation:
-    """What the patch embedding is folded with."""
-    file = _settings(directory)
-    return file.numbers("image_mean", _MEAN), file.numbers("image_std", _STD)
-
-
-def _settings(directory: Path) -> ConfigReader:
-    joint = ConfigReader(read_json(directory / "processor_config.json") or {}, "processor_config.json")
-    if joint.has("image_processor"):
-        return joint.section("image_processor")
-    return ConfigReader(read_json(directory / "preprocessor_config.json") or {}, "preprocessor_config.json")
-
-
-def _tiling(directory: Path, reader: ConfigReader, shape: TileShape) -> Tiling:
-    if reader.word("model_type") != ORIGINAL_TYPE:
-        file = _settings(directory)
-        return Tiling(
-            least=file.integer("min_patches", 1), most=file.integer("max_patches", 12), has_overview=True
-        )
+def _original_tiling(reader: ConfigReader) -> Tiling:
+    """Its processor file is that of a CLIP, which says nothing of tiles."""
     reader.only("pad2square", False)
     if not reader.flag("dynamic_image_size", False):
         return Tiling(least=1, most=1, has_overview=False)
@@ -242,26 +224,21 @@ def _tiling(directory: Path, reader: ConfigReader, shape: TileShape) -> Tiling:
     )
 
 
-def _sampling(directory: Path) -> FrameSampling:
-    file = ConfigReader(
-        read_json(directory / "video_preprocessor_config.json") or {}, "video_preprocessor_config.json"
-    )
-    return FrameSampling(num_frames=file.integer("num_frames", NUM_FRAMES), min_frames=1, multiple=1)
+def _tiling(file: ConfigReader, tile_size: int) -> Tiling:
+    """Pictures are cut whatever crop_to_patches says, as the joint processor of transformers has it."""
+    check_switches(file, {**EVERY_STEP, "resample": 3})  # bicubic
+    file.section("size").only("height", tile_size)
+    file.section("size").only("width", tile_size)
+    least, most = file.integer("min_patches", 1), file.integer("max_patches", 12)
+    file.finish((*IGNORED_KEYS, "crop_to_patches", "do_center_crop", "image_mean", "image_std"))
+    return Tiling(least=least, most=most, has_overview=True)
 
 
-def _placeholder_id(directory: Path, reader: ConfigReader) -> int:
-    """From config.json, or where that does not say, from the added tokens of the tokenizer."""
-    if reader.has("image_token_id"):
-        return reader.integer("image_token_id", low=0)
-    declared = (read_json(directory / "tokenizer_config.json") or {}).get("added_tokens_decoder")
-    for token_id, token in declared.items() if isinstance(declared, dict) else ():
-        if isinstance(token, dict) and token.get("content") == PLACEHOLDER:
-            return int(token_id)
-    added = (read_json(directory / "tokenizer.json") or {}).get("added_tokens")
-    for token in added if isinstance(added, list) else ():
-        if isinstance(token, dict) and token.get("content") == PLACEHOLDER:
-            return int(token["id"])
-    raise CheckpointError(
-        f"{directory}: neither tokenizer_config.json nor tokenizer.json has the token {PLACEHOLDER}, which stands "
-        "for a visual token; fetch the tokenizer's files again"
+def _sampling(file: ConfigReader) -> FrameSampling:
+    has_rate = file.has("fps") and not file.has("num_frames")
+    return FrameSampling(
+        fps=file.number("fps", DEFAULT_FPS),
+        num_frames=None if has_rate else file.integer("num_frames", NUM_FRAMES),
+        min_frames=1,
+        multiple=1,
     )

@@ -17,6 +17,13 @@ _FILE_NAMES: Mapping[MediaKind, tuple[str, ...]] = {
     "image": ("preprocessor_config.json",),
     "video": ("video_preprocessor_config.json", "preprocessor_config.json"),
 }
+EVERY_STEP: Mapping[str, object] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "rescale_factor": 1 / 255,
+}
 IGNORED_KEYS = (  # names of classes, ways of returning, and whether frames are chosen: of a file they always are
     "image_processor_type", "video_processor_type", "feature_extractor_type", "processor_class", "auto_map",
     "crop_size", "data_format", "input_data_format", "default_to_square", "device", "disable_grouping",
@@ -64,3 +71,20 @@ def read_resample(file: ConfigReader, usual: Image.Resampling) -> Image.Resampli
         known = ", ".join(f"{item.value} ({item.name.lower()})" for item in sorted(Image.Resampling))
         raise ConfigError(f"{file.name}: resample is {number}, must be one of {known}")
     return Image.Resampling(number)
+
+
+def token_id(directory: Path, text: str) -> int:
+    """Of a token that the tokenizer adds to its words, for a config.json that does not say it."""
+    declared = (read_json(directory / "tokenizer_config.json") or {}).get("added_tokens_decoder")
+    pairs = list(declared.items()) if isinstance(declared, dict) else []
+    if not pairs:  # not all name them there; the other file is large
+        added = (read_json(directory / "tokenizer.json") or {}).get("added_tokens")
+        tokens = added if isinstance(added, list) else []
+        pairs = [(token.get("id"), token) for token in tokens if isinstance(token, dict)]
+    for number, token in pairs:
+        if isinstance(token, dict) and token.get("content") == text and str(number).isdecimal():
+            return int(str(number))
+    raise CheckpointError(
+        f"{directory}: neither tokenizer_config.json nor tokenizer.json has the token {text}, which stands for what "
+        "the model sees; fetch the files of the tokenizer again"
+    )
