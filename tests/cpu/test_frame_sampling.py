@@ -12,9 +12,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from tapetum.processing.options import ProcessorOptions
-from tapetum.processing.sampling import FrameSampling, spread
+from tapetum.processing.sampling import FrameSampling
 from tests.processors import make_processor
 
 MODULE = "transformers.models.qwen2_vl.video_processing_qwen2_vl"
@@ -41,6 +42,9 @@ def load_reference() -> tuple[object, SimpleNamespace]:
 
 
 SAMPLE_FRAMES, REFERENCE = load_reference()
+NEWEST = SimpleNamespace(
+    **{name: getattr(Qwen3VLVideoProcessor, name) for name in ("fps", "min_frames", "max_frames")}
+)
 
 
 def reference(total: int, rate: float, fps: float | None, num_frames: int | None) -> list[int]:
@@ -55,12 +59,13 @@ def reference(total: int, rate: float, fps: float | None, num_frames: int | None
     st.sampled_from([0.25, 0.5, 1.0, 1.7, 2.0, 4.0, 8.0]) | st.floats(0.1, 30),
 )
 def test_a_rate(total, rate, fps):
-    count = FrameSampling().count(total, total / rate, ProcessorOptions(fps=fps))
+    sampling = FrameSampling()
+    count = sampling.count(total, total / rate, ProcessorOptions(fps=fps))
     expected = reference(total, rate, fps, None)
     if count == total:
         assert expected == list(range(total)) or total % 2, "of an odd clip, all frames rather than one less"
         return
-    assert spread(total, count) == expected[:count]
+    assert sampling.spread(total, count) == expected[:count]
     assert len(expected) in (count, count + 1), "its floats may add a frame behind the last"
 
 
@@ -68,10 +73,25 @@ def test_a_rate(total, rate, fps):
 @given(st.integers(2, 3000), st.integers(2, 768))
 def test_a_number(total, num_frames):
     assume(num_frames + 1 < total)
-    count = FrameSampling().count(total, 1.0, ProcessorOptions(num_frames=num_frames))
+    sampling = FrameSampling()
+    count = sampling.count(total, 1.0, ProcessorOptions(num_frames=num_frames))
     expected = reference(total, 30.0, None, num_frames)
-    assert spread(total, count) == expected[:count]
+    assert sampling.spread(total, count) == expected[:count]
     assert len(expected) in (count, count + 1)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 5000),
+    st.sampled_from([1.0, 23.976, 25.0, 29.97, 30.0, 60.0]),
+    st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]) | st.floats(0.1, 30),
+)
+def test_a_rate_of_qwen3(total, rate, fps):
+    sampling = make_processor("qwen3_vl").sampling
+    count = sampling.count(total, total / rate, ProcessorOptions(fps=fps))
+    metadata = SimpleNamespace(total_num_frames=total, fps=rate)
+    expected = Qwen3VLVideoProcessor.sample_frames(NEWEST, metadata, fps=fps)
+    assert sampling.spread(total, count) == expected.tolist()
 
 
 @pytest.mark.parametrize("model", ["qwen2_vl", "qwen2_5_vl"])

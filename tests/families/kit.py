@@ -164,7 +164,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0, 1.0 / parameter[0].numel() ** 0.5)
+                one = parameter[0, 0] if "experts" in name else parameter[0]  # the weights behind one value
+                parameter.normal_(0, 1.0 / one.numel() ** 0.5)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05)
             else:

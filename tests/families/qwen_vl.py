@@ -80,12 +80,9 @@ def inputs(encoded, items: list[Item], model: torch.nn.Module) -> Inputs:
             arguments[name] = torch.cat([item.pixels for item in of_kind]).to(model.dtype)
             grids[f"{kind}_grid_thw"] = torch.tensor([item.grid for item in of_kind])
     arguments |= {name: grid for name, grid in grids.items() if grid is not None}
+    rope = {"second_per_grid_ts": torch.ones(len(items))}  # two frames of two a second
     positions, _ = model.model.get_rope_index(
-        token_ids,
-        kinds,
-        **grids,
-        second_per_grid_ts=torch.ones(len(items)),  # two frames of two a second
-        attention_mask=encoded["attention_mask"],
+        token_ids, kinds, **grids, **rope, attention_mask=encoded["attention_mask"]
     )
     return Inputs(
         arguments=arguments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.families import gemma3, idefics, internvl, llava, qwen_vl, text
+from tests.families import gemma3, idefics, internvl, llava, qwen3_vl, qwen_vl, text
 from tests.families.kit import Family
 
 FAMILIES: dict[str, Family] = {
@@ -10,6 +10,8 @@ FAMILIES: dict[str, Family] = {
     for family in (
         qwen_vl.family("qwen2_vl"),
         qwen_vl.family("qwen2_5_vl"),
+        qwen3_vl.family("qwen3_vl"),
+        qwen3_vl.family("qwen3_vl_moe"),
         idefics.family("idefics3"),
         idefics.family("smolvlm"),
         gemma3.family(),

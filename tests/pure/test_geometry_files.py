@@ -120,6 +120,6 @@ def test_files_that_are_missing_or_broken(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text("[1]")
     with pytest.raises(CheckpointError, match="must hold an object"):
         load_processor(tmp_path)
-    write_files(tmp_path, model_type="llava")
-    with pytest.raises(CheckpointError, match="'llava' is not supported"):
+    write_files(tmp_path, model_type="mystery")
+    with pytest.raises(CheckpointError, match="'mystery' is not supported"):
         load_processor(tmp_path)

@@ -13,7 +13,7 @@ from tapetum.core.config import MediaConfig
 from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
 from tapetum.processing.base import fit_tokens
 from tapetum.processing.options import ProcessorOptions, ServerOptions
-from tapetum.processing.sampling import FrameSampling, shown_at, spread
+from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.share import Claim, share_out
 from tests.processors import make_processor
 
@@ -219,23 +219,31 @@ def test_counts():
     )
 
 
-@given(st.integers(1, 3000), st.data())
-def test_frames_are_spread_evenly(total, data):
+@given(st.integers(1, 3000), st.booleans(), st.data())
+def test_frames_are_spread_evenly(total, has_last, data):
     wanted = data.draw(st.integers(1, total))
-    chosen = spread(total, wanted)
-    assert len(chosen) == wanted and chosen[0] == 0 and chosen[-1] < total
+    chosen = FrameSampling(has_last=has_last).spread(total, wanted)
+    assert len(chosen) == wanted and chosen[0] == 0
+    assert chosen[-1] == total - 1 if has_last and wanted > 1 else chosen[-1] < total
     gaps = [after - before for before, after in pairwise(chosen)]
-    assert all(total // wanted <= gap <= -(-total // wanted) + 1 for gap in gaps)
+    mean = (total - 1) / (wanted - 1) if has_last and wanted > 1 else total / wanted
+    assert all(int(mean) <= gap <= mean + 2 for gap in gaps)
 
 
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=50, unique=True).map(sorted), st.integers(1, 60))
-def test_frames_shown_at_even_times(times, wanted):
+@given(
+    st.lists(st.integers(0, 10_000), min_size=1, max_size=50, unique=True).map(sorted),
+    st.integers(2, 60),
+    st.booleans(),
+)
+def test_frames_shown_at_even_times(times, wanted, has_last):
     end = times[-1] + 10
-    chosen = shown_at(times, end, wanted)
+    chosen = FrameSampling(has_last=has_last).shown_at(times, end, wanted)
     assert len(chosen) == wanted and chosen[0] == 0 and chosen == sorted(chosen)
+    assert chosen[-1] == len(times) - 1 or not has_last
+    step = (times[-1] - times[0]) / (wanted - 1) if has_last else (end - times[0]) / wanted
     for index, frame in enumerate(chosen):
-        at = times[0] + index * (end - times[0]) / wanted
-        assert times[frame] <= at, "already shown"
+        at = times[0] + index * step
+        assert times[frame] <= at + 1e-6, "already shown"
         assert frame + 1 == len(times) or times[frame + 1] > at - 1, "and still shown"
 
 

@@ -18,6 +18,7 @@ from tapetum.media import video as video_module
 from tapetum.media.deadlines import GivenUp
 from tapetum.media.ingest import Ingest
 from tapetum.media.video import read_frames, read_header
+from tapetum.processing.sampling import FrameSampling
 from tests.processors import make_processor
 from tests.pure.clips import SIZE, avi, encoded, jpeg
 
@@ -132,16 +133,18 @@ def test_times_of_a_variable_rate(container):
     found = header(encoded(12, times=times, container=container, options={"bf": "0"}))
     assert found.num_frames == 12
     assert found.seconds == pytest.approx(10, abs=1.0)
-    chosen = found.choose(10)
+    chosen = found.choose(10, FrameSampling())
     assert chosen[0] == 0 and len(chosen) == 10
     assert chosen[1:9].count(10) >= 7, "what is shown for long is seen often"
     steady = header(encoded(12, container=container))
-    assert steady.choose(6) == [0, 2, 4, 6, 8, 10]
+    assert steady.choose(6, FrameSampling()) == [0, 2, 4, 6, 8, 10]
+    assert steady.choose(6, FrameSampling(has_last=True)) == [0, 2, 4, 7, 9, 11]
+    assert found.choose(3, FrameSampling(has_last=True)) == [0, 10, 11]
 
 
 def test_a_clock_of_milliseconds_keeps_a_rate_it_cannot_express():
     found = header(encoded(30, rate=30, container="matroska"))
-    assert found.choose(10) == list(range(0, 30, 3))
+    assert found.choose(10, FrameSampling()) == list(range(0, 30, 3))
 
 
 # --- unusual files

@@ -22,7 +22,7 @@ from tapetum.media.source import Loaded, SourceReader, VideoFile, is_frame_list
 from tapetum.media.video import VideoHeader, read_frames, read_header
 from tapetum.processing.base import Processor
 from tapetum.processing.options import ALL_FRAMES, ProcessorOptions, ServerOptions
-from tapetum.processing.sampling import DEFAULT_FPS, spread
+from tapetum.processing.sampling import DEFAULT_FPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,12 +138,13 @@ class Planner:
             every = ProcessorOptions(num_frames=wanted, max_frames=options.max_frames)
             count = self._processor.sampling.count(total, 0.0, every)
         rate = (options.fps or DEFAULT_FPS) * count / total if count < total else None
-        chosen = tuple(frames[index] for index in spread(total, count))
+        chosen = tuple(frames[index] for index in self._processor.sampling.spread(total, count))
         return Shot(kind="video", size=sizes[0], num_frames=count, frame_rate=rate, frames=chosen)
 
     def _from_file(self, file: VideoFile, options: ProcessorOptions, go_on: GoOn) -> Shot:
         header = read_header(file.data, self._config, go_on)
-        count = self._processor.sampling.count(header.num_frames, header.seconds, options)
+        sampling = self._processor.sampling
+        count = sampling.count(header.num_frames, header.seconds, options)
         if count > self._config.max_frames:
             raise MediaTooLarge(
                 f"{count} frames would be taken from the video, limit {self._config.max_frames}; "
@@ -156,7 +157,7 @@ class Planner:
             frame_rate=count / header.seconds,
             file=file,
             header=header,
-            indices=tuple(header.choose(count)),
+            indices=tuple(header.choose(count, sampling)),
         )
 
     def _size(self, frame: Loaded, go_on: GoOn) -> tuple[int, int]:

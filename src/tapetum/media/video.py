@@ -25,7 +25,7 @@ from tapetum.core.errors import MediaError, MediaTooLarge
 from tapetum.media.container import decoded, opened, packets_of
 from tapetum.media.deadlines import GoOn
 from tapetum.media.image import check_pixels, to_rgb
-from tapetum.processing.sampling import shown_at, spread
+from tapetum.processing.sampling import FrameSampling
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -53,12 +53,14 @@ class VideoHeader:
     def num_frames(self) -> int:
         return len(self.times)
 
-    def choose(self, count: int) -> list[int]:
+    def choose(self, count: int, sampling: FrameSampling) -> list[int]:
         """The numbers of `count` frames, evenly in time."""
         mean = (self.end - self.times[0]) / self.num_frames
         slack = max(1.0, mean / 20)  # a clock of whole ticks cannot keep every rate
         is_steady = all(abs(time - self.times[0] - mean * i) <= slack for i, time in enumerate(self.times))
-        return spread(self.num_frames, count) if is_steady else shown_at(self.times, self.end, count)
+        if is_steady:
+            return sampling.spread(self.num_frames, count)
+        return sampling.shown_at(self.times, self.end, count)
 
     def start_for(self, number: int) -> int:
         """The packet at which a decoder must start for a frame."""

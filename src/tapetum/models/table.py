@@ -16,6 +16,8 @@ from tapetum.ops.table import OpTable
 FAMILIES = {
     "qwen2_vl": "tapetum.models.qwen_vl.model",
     "qwen2_5_vl": "tapetum.models.qwen_vl.model",
+    "qwen3_vl": "tapetum.models.qwen_vl.model",
+    "qwen3_vl_moe": "tapetum.models.qwen_vl.model",
     "idefics3": "tapetum.models.idefics.model",
     "smolvlm": "tapetum.models.idefics.model",
     "gemma3": "tapetum.models.gemma3.model",

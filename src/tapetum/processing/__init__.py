@@ -18,6 +18,8 @@ from tapetum.processing.text import TextProcessor
 _FAMILIES: Mapping[str, Callable[[Path, Mapping[str, object]], Processor]] = {
     "qwen2_vl": QwenVLProcessor.load,
     "qwen2_5_vl": QwenVLProcessor.load,
+    "qwen3_vl": QwenVLProcessor.load,
+    "qwen3_vl_moe": QwenVLProcessor.load,
     "idefics3": IdeficsProcessor.load,
     "smolvlm": IdeficsProcessor.load,
     "gemma3": Gemma3Processor.load,

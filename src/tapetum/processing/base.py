@@ -30,7 +30,7 @@ MAX_ASPECT = 200
 
 @dataclass(frozen=True, slots=True)
 class PixelBounds:
-    """The area of one frame after the resize, in pixels."""
+    """The area of one frame after the resize, in pixels; where a family says so, of all frames of a clip together."""
 
     min_pixels: int
     max_pixels: int
@@ -42,15 +42,17 @@ class PixelBounds:
                 "the lower must be at least 1 and not above the upper"
             )
 
-    def chosen(self, options: ProcessorOptions, *, token_area: int) -> PixelBounds:
+    def chosen(self, options: ProcessorOptions, *, token_area: int, frames: int = 1) -> PixelBounds:
         """A bound the request gives wins; a bound of the checkpoint moves out of its way.
 
-        `token_area` are the pixels behind a visual token.
+        `token_area` are the pixels behind a visual token. These bounds are of `frames` together, those of a request
+        of each.
         """
-        low = options.min_pixels or min(self.min_pixels, options.max_pixels or self.min_pixels)
-        high = options.max_pixels or max(self.max_pixels, low)
+        wanted_low, wanted_high = (options.min_pixels or 0) * frames, (options.max_pixels or 0) * frames
+        low = wanted_low or min(self.min_pixels, wanted_high or self.min_pixels)
+        high = wanted_high or max(self.max_pixels, low)
         if options.detail == "low":
-            high = max(1, min(high // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS * token_area))
+            high = max(1, min(high // LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS * token_area * frames))
         return PixelBounds(min(low, high), high)
 
 
@@ -103,11 +105,14 @@ class Processor(Protocol):
         """Writes the placeholders and gives every token its position."""
 
 
-def smart_resize(width: int, height: int, *, factor: int, bounds: PixelBounds) -> tuple[int, int]:
+def smart_resize(
+    width: int, height: int, *, factor: int, bounds: PixelBounds, frames: int = 1, multiple: int = 1
+) -> tuple[int, int]:
     """The size a picture is scaled to: sides divisible by `factor`, area within bounds, aspect nearly kept.
 
-    The rule of Qwen2-VL as transformers has it. Python's `round` (half to even) is part of it. Only a picture much
-    longer than wide may end outside the bounds, because a side never shrinks below one factor.
+    The rule of Qwen2-VL as transformers has it, and for `frames` that share the bounds and are counted in a `multiple`
+    that of Qwen3-VL. Python's `round` (half to even) is part of it. Only a picture much longer than wide may end
+    outside the bounds, because a side never shrinks below one factor.
     """
     if width < 1 or height < 1:
         raise MediaError(f"picture is {width}x{height} pixels; both sides must be at least 1")
@@ -117,12 +122,13 @@ def smart_resize(width: int, height: int, *, factor: int, bounds: PixelBounds) -
             f"limit {MAX_ASPECT}; crop or pad it"
         )
     used_width, used_height = round(width / factor) * factor, round(height / factor) * factor
-    if used_width * used_height > bounds.max_pixels:
-        beta = math.sqrt(height * width / bounds.max_pixels)
+    used_area = round(frames / multiple) * multiple * used_width * used_height
+    if used_area > bounds.max_pixels:
+        beta = math.sqrt(frames * height * width / bounds.max_pixels)
         used_width = max(factor, math.floor(width / beta / factor) * factor)
         used_height = max(factor, math.floor(height / beta / factor) * factor)
-    elif used_width * used_height < bounds.min_pixels:
-        beta = math.sqrt(bounds.min_pixels / (height * width))
+    elif used_area < bounds.min_pixels:
+        beta = math.sqrt(bounds.min_pixels / (frames * height * width))
         used_width = math.ceil(width * beta / factor) * factor
         used_height = math.ceil(height * beta / factor) * factor
     return used_width, used_height

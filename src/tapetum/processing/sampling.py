@@ -2,7 +2,8 @@
 
 The count is that of transformers' `Qwen2VLVideoProcessor.sample_frames`: a rate, at least and at most so many, in
 multiples of the frames that share a patch. It departs where all frames of a short clip are wanted and are no such
-multiple: none is left out then, and the last is repeated as in any clip of an odd length.
+multiple: none is left out then, and the last is repeated as in any clip of an odd length. Qwen3-VL counts in ones and
+takes the last frame too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class FrameSampling:
     min_frames: int = 4
     max_frames: int = 768
     multiple: int = 2  # frames that share a patch
+    has_last: bool = False  # the last frame is always one of them
 
     def count(self, total: int, seconds: float, options: ProcessorOptions) -> int:
         """How many of `total` frames that last `seconds`."""
@@ -43,16 +45,20 @@ class FrameSampling:
             return total
         return int(wanted) // self.multiple * self.multiple or 1
 
+    def spread(self, total: int, count: int) -> list[int]:
+        """`count` of `total` frames, evenly from the first, to the last or to one step before the end.
 
-def spread(total: int, count: int) -> list[int]:
-    """`count` of `total` frames, evenly from the first, in the float32 of torch.arange(0, total, total / count)."""
-    return [int(np.float32(index * (total / count))) for index in range(count)]
+        As transformers computes it: numpy.linspace, or the float32 of torch.arange(0, total, total / count).
+        """
+        if self.has_last:
+            return [int(index) for index in np.linspace(0, total - 1, count).round()]
+        return [int(np.float32(index * (total / count))) for index in range(count)]
 
+    def shown_at(self, times: Sequence[int], end: int, count: int) -> list[int]:
+        """The frames that are shown at `count` evenly spaced times from the first frame to the last, or to `end`.
 
-def shown_at(times: Sequence[int], end: int, count: int) -> list[int]:
-    """The frames that are shown at `count` evenly spaced times from the first frame to `end`.
-
-    `times` say when each frame is first shown, ascending, in the unit of `end`. A frame shown for long may come twice.
-    """
-    span = end - times[0]
-    return [bisect_right(times, times[0] + index * span // count) - 1 for index in range(count)]
+        `times` say when each frame is first shown, ascending, in the unit of `end`. A frame shown for long may come
+        twice.
+        """
+        span, steps = (times[-1] - times[0], max(1, count - 1)) if self.has_last else (end - times[0], count)
+        return [bisect_right(times, times[0] + index * span // steps) - 1 for index in range(count)]

@@ -39,7 +39,7 @@ class ModelRunner:
             features = self._features.get(copy.key)[copy.offset : copy.offset + copy.end - copy.start]
             x[copy.start : copy.end] = features[:, : spec.hidden_size]
             if spec.feature_size > spec.hidden_size:
-                deep.append(DeepFeatures(copy.start, copy.end, features[:, spec.hidden_size :]))
+                deep.append(DeepFeatures(copy.start, copy.end, features[:, spec.hidden_size :].contiguous()))
         hidden = self._model.forward(x, inputs.position_ids, self._kv.layers, inputs.layout, deep)
         if not inputs.sample_ids:
             return None

@@ -10,11 +10,12 @@ from typing import TypedDict
 from tapetum.core.errors import CheckpointError
 from tapetum.core.files import ConfigReader, require_json
 from tapetum.models.composed import Blueprint
-from tapetum.models.decoder import DecoderConfig, read_decoder
+from tapetum.models.config_keys import IGNORED_KEYS, TOKEN_KEYS
+from tapetum.models.decoder_config import DecoderConfig, read_decoder
 from tapetum.models.qwen_vl.names import name_table
 from tapetum.models.qwen_vl.vision import Generation, VisionConfig, VisionTower
 from tapetum.models.vit import BlockConfig
-from tapetum.processing.qwen_vl import read_normalisation
+from tapetum.processing.qwen_vl_files import read_normalisation
 
 GENERATIONS: dict[str, Generation] = {
     "qwen2_vl": "2",
@@ -23,20 +24,6 @@ GENERATIONS: dict[str, Generation] = {
     "qwen3_vl_moe": "3",
 }
 NORM_EPS = 1e-6
-# Keys that say nothing about inference, or repeat what other files say.
-IGNORED_KEYS = (
-    "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "dtype",
-    "eos_token_id", "initializer_range", "is_encoder_decoder", "layer_types", "max_window_layers", "model_type",
-    "output_attentions", "output_hidden_states", "pad_token_id", "return_dict", "sliding_window", "torch_dtype",
-    "transformers_version", "use_cache",
-)  # fmt: skip
-TOKEN_KEYS = (
-    "image_token_id",
-    "video_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-    "vision_token_id",
-)
 
 
 def read(directory: Path) -> Blueprint:
@@ -61,7 +48,7 @@ def read_config(directory: Path) -> tuple[str, DecoderConfig, VisionConfig]:
     text = reader.section("text_config") if reader.has("text_config") else reader
     if text is not reader:
         is_tied = text.flag("tie_word_embeddings", is_tied) or is_tied
-    decoder = read_decoder(text, is_tied=is_tied)
+    decoder = read_decoder(text, is_tied=is_tied, model_type=f"{model_type}_text")
     tower = _read_vision(vision, GENERATIONS[model_type], read_normalisation(directory))
     if tower.out_width != decoder.hidden_size:
         raise CheckpointError(

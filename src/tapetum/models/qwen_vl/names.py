@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapetum.models.decoder import DecoderConfig, decoder_slots
+from tapetum.models.decoder_config import DecoderConfig
+from tapetum.models.decoder_slots import decoder_slots, ignored_slots
 from tapetum.models.qwen_vl.vision import Generation, VisionConfig
 from tapetum.models.vit import BlockNames, block_slots, linear_slots, norm_slots
 from tapetum.models.weights import NameTable, Slot
@@ -44,8 +45,7 @@ NAMES: dict[Generation, TowerNames] = {
 
 def name_table(decoder: DecoderConfig, vision: VisionConfig) -> NameTable:
     slots = decoder_slots(decoder) + vision_slots(vision)
-    ignored = ("lm_head.weight",) if decoder.is_tied else ()
-    return NameTable(slots, ignored=ignored, prefixes=PREFIXES)
+    return NameTable(slots, ignored=ignored_slots(decoder), prefixes=PREFIXES)
 
 
 def vision_slots(config: VisionConfig) -> tuple[Slot, ...]:
