@@ -45,9 +45,8 @@ class DecoderConfig:
     ropes: tuple[Rope, ...]
     layer_ropes: tuple[int, ...]  # which of them turns a layer
     windows: tuple[int, ...]  # tokens that a layer looks back on, its own included; 0 = all
-    is_gemma: bool = (
-        False  # norms behind attention and MLP too; weights of norms are stored less 1 and kept in float32
-    )
+    # norms behind attention and MLP too; weights of norms are stored less 1 and kept in float32
+    is_gemma: bool = False
     embed_scale: float = 1.0
     query_scale: float = 1.0  # of queries, beside 1 / sqrt(head_dim)
     experts: ExpertsConfig | None = None
