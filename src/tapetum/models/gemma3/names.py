@@ -28,7 +28,7 @@ def name_table(decoder: DecoderConfig, tower: TowerConfig) -> NameTable:
     slots = (
         *decoder_slots(decoder),
         *tower_slots(tower, CLIP_NAMES, TOWER),
-        Slot("projector.norm", (PROJECTOR + "mm_soft_emb_norm.weight",), (width,), _whole_norm),
+        Slot("projector.norm", (PROJECTOR + "mm_soft_emb_norm.weight",), (width,), _whole_norm, is_wide=True),
         Slot("projector", (PROJECTOR + "mm_input_projection_weight",), (out_width, width), _transposed),
     )
     ignored = ("lm_head.weight",) if decoder.is_tied else ()

@@ -20,20 +20,14 @@ from tapetum.models.weights import Weights
 from tapetum.ops.table import OpTable
 from tapetum.processing.idefics import normalisation, read_shape
 
-# What processor and tokenizer say, and parts of Idefics2 that later checkpoints still describe.
+# What processor and tokenizer say, how it was trained, and parts of Idefics2 that later files still describe.
 _IGNORED = (
-    "_pad_token_id", "freeze_lm_head", "freeze_text_layers", "freeze_text_module_exceptions",
-    "freeze_vision_layers", "freeze_vision_module_exceptions", "image_token_id", "perceiver_config",
-    "qk_layer_norms", "use_base_siglip", "use_reentrant_checkpointing", "vocab_size",
+    "_flash_attn_2_enabled", "_pad_token_id", "freeze_lm_head", "freeze_text_layers", "freeze_vision_layers",
+    "freeze_text_module_exceptions", "freeze_vision_module_exceptions", "image_token_id", "is_llama_config",
+    "max_image_size", "neftune_noise_alpha", "perceiver_config", "pixel_shuffle_factor", "qk_layer_norms",
+    "rope_interleaved", "size", "tie_word_embeddings", "transformers.js_config", "use_base_siglip",
+    "use_reentrant_checkpointing", "use_resampler", "vocab_size", *IGNORED_KEYS,
 )  # fmt: skip
-_TEXT_KEYS = (
-    "is_llama_config",
-    "perceiver_config",
-    "pixel_shuffle_factor",
-    "qk_layer_norms",
-    "use_resampler",
-)
-_VISION_KEYS = ("max_image_size", "size", "tie_word_embeddings", "use_base_siglip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +47,7 @@ def read(directory: Path) -> Blueprint:
     decoder = read_decoder(text, is_tied=reader.flag("tie_word_embeddings", False), model_type="llama")
     shape, merge_size = read_shape(directory, reader)
     table_side = vision.side("image_size", 224) // shape.patch_size
-    vision.ignore(*_VISION_KEYS)
+    vision.ignore(*_IGNORED)
     tower = read_siglip(
         vision,
         SiglipDefaults(width=1152, num_heads=16),
@@ -61,8 +55,8 @@ def read(directory: Path) -> Blueprint:
         patch_size=shape.patch_size,
         normalisation=normalisation(directory),
     )
-    text.finish((*IGNORED_KEYS, *_TEXT_KEYS, "tie_word_embeddings"))
-    reader.finish((*IGNORED_KEYS, *_IGNORED))
+    text.finish(_IGNORED)
+    reader.finish(_IGNORED)
     config = VisionConfig(tower=tower, merge_size=merge_size, out_width=decoder.hidden_size)
     return Blueprint(
         model_type=reader.word("model_type"),
