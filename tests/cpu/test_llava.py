@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,9 +81,20 @@ def test_onevision_counts_tokens_as_transformers_does(size: tuple[int, int]) -> 
     assert found.num_tokens == wanted
 
 
-@pytest.fixture(scope="module", params=llava.KINDS)
+KINDS = llava.KINDS | {  # SigLIP without a field of tiles, as LLaVA-Interleave has it
+    "llava with SigLIP": replace(
+        llava.KINDS["llava"],
+        image_processor="SiglipImageProcessor",
+        tile=24,
+        text="qwen2",
+        vision="siglip_vision_model",
+    )
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llava.write(tmp_path_factory.mktemp(request.param), request.param, 5)
+    return llava.write(tmp_path_factory.mktemp("checkpoint"), KINDS[request.param], 5)
 
 
 def load(directory: Path) -> VisionLanguageModel:
@@ -159,7 +171,7 @@ def test_names_of_every_exporter(directory: Path, spelling: str, tmp_path: Path)
         renamed[name] = tensor
     # what older versions of transformers wrote too
     if spelling == "nested":
-        renamed["vision_tower.vision_model.embeddings.position_ids"] = torch.arange(16)[None]
+        renamed["vision_tower.vision_model.embeddings.position_ids"] = torch.arange(17)[None]
     save_file(renamed, tmp_path / "model.safetensors")
     ours, other = load(directory), load(tmp_path)
     token_ids = torch.arange(40)

@@ -115,7 +115,7 @@ KINDS = {
 def family(name: str) -> Family:
     return Family(
         name=name,
-        write=lambda directory, seed: write(directory, name, seed),
+        write=lambda directory, seed: write(directory, KINDS[name], seed),
         oracle=lambda directory, dtype: oracle(directory, name, dtype),
         conversations=lambda: [*conversations(), *(clips() if KINDS[name].has_clips else ())],
     )
@@ -131,8 +131,7 @@ def clips() -> list[Messages]:
     ]
 
 
-def write(directory: Path, name: str, seed: int) -> Path:
-    kind = KINDS[name]
+def write(directory: Path, kind: Kind, seed: int) -> Path:
     directory.mkdir(exist_ok=True)
     ids = write_tokenizer(directory, (IMAGE, VIDEO), TEMPLATE)
     is_siglip = kind.vision == "siglip_vision_model"
@@ -157,10 +156,13 @@ def write(directory: Path, name: str, seed: int) -> Path:
         "patch_size": PATCH,
         **({"vision_use_head": False} if is_siglip else {}),
     }
-    tokens = {"image_token_index": ids[IMAGE]} | ({"video_token_index": ids[VIDEO]} if is_siglip else {})
-    more = {"image_grid_pinpoints": [list(field) for field in kind.fields]} if kind.fields else {}
-    more |= {"vision_aspect_ratio": ASPECT} if is_siglip else {}
-    model = kind.model(kind.config(text_config=text, vision_config=vision, **tokens, **more)).eval()
+    more: dict[str, object] = {"image_token_index": ids[IMAGE]}
+    more["vision_feature_select_strategy"] = "full" if is_siglip else "default"
+    if kind.fields:
+        more["image_grid_pinpoints"] = [list(field) for field in kind.fields]
+    if kind.has_clips:
+        more |= {"video_token_index": ids[VIDEO], "vision_aspect_ratio": ASPECT}
+    model = kind.model(kind.config(text_config=text, vision_config=vision, **more)).eval()
     randomise(model, seed)
     model.save_pretrained(directory)
     (directory / "preprocessor_config.json").write_text(json.dumps(pixels_of(kind)))

@@ -98,8 +98,8 @@ def test_a_budget_that_cannot_be_kept_is_refused(kind: str, frames: int, message
 @pytest.mark.parametrize(
     ("name", "size", "kind", "frames", "message"),
     [
-        (ONE, (300, 200), "video", 2, "the model takes no video"),
-        (NEXT, (300, 200), "video", 2, "the model takes no video"),
+        (ONE, (300, 200), "video", 2, "video was sent, the model takes image only"),
+        (NEXT, (300, 200), "video", 2, "video was sent, the model takes image only"),
         (VISION, (300, 200), "image", 2, "image has 2 frames"),
         (VISION, (0, 200), "image", 1, "both sides must be at least 1"),
         (ONE, (60_000, 2), "image", 1, "aspect ratio of 30000, limit 200"),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tapetum.core.errors import InvalidParameter, MediaError
+from tapetum.core.errors import MediaError
 from tapetum.core.files import ConfigReader
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
@@ -38,6 +38,7 @@ from tapetum.processing.llava_files import (
 )
 from tapetum.processing.options import ProcessorOptions
 from tapetum.processing.pixels import Picture
+from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import IGNORED_KEYS, read_settings
 from tapetum.processing.tiles import Canvas, TileShape, cut_tiles
@@ -104,14 +105,12 @@ class LlavaProcessor:
         frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
-        if kind not in self.media_tokens:
-            raise MediaError(f"the model takes no {kind}; send pictures")
-        if frames < 1 or (kind == "image" and frames != 1):
-            raise MediaError(f"{kind} has {frames} frames; a picture has one, a clip at least one")
-        size = self._checked((width, height))
+        size = (width, height)
+        check_shape(kind, size, frames, self.media_tokens)
+        self._check_aspect(size)
         field = self._field(size, options) if kind == "image" else None
         num_tokens = self._clip_tokens(frames) if kind == "video" else self._picture_tokens(size, field)
-        self._check_budget(kind, num_tokens, options)
+        check_budget(kind, num_tokens, options)
         tiles = None if field is None else self._tiles(field)
         num_tiles = frames if tiles is None else tiles[0] * tiles[1] + 1
         side = self.shape.side
@@ -147,16 +146,13 @@ class LlavaProcessor:
     def layout(self, segments: Sequence[Segment]) -> Prompt:
         return lay_out(segments, self.media_tokens, "plain")
 
-    def _checked(self, size: Size) -> Size:
-        width, height = size
-        if width < 1 or height < 1:
-            raise MediaError(f"picture is {width}x{height} pixels; both sides must be at least 1")
+    def _check_aspect(self, size: Size) -> None:
+        """A picture that is scaled by its shorter side grows with its aspect ratio."""
         if self.cropped_from is not None and max(size) > MAX_ASPECT * min(size):
             raise MediaError(
-                f"picture is {width}x{height}, an aspect ratio of {max(size) / min(size):.0f}, "
+                f"picture is {size[0]}x{size[1]}, an aspect ratio of {max(size) / min(size):.0f}, "
                 f"limit {MAX_ASPECT}; crop or pad it"
             )
-        return size
 
     def _field(self, size: Size, options: ProcessorOptions) -> Size | None:
         """The field of a picture within what a request allows; None where it is seen on one tile.
@@ -197,16 +193,6 @@ class LlavaProcessor:
 
     def _clip_tokens(self, frames: int) -> int:
         return frames * ceil(self.shape.side / 2) ** 2 + self.has_newline
-
-    def _check_budget(self, kind: MediaKind, num_tokens: int, options: ProcessorOptions) -> None:
-        """What is left when nothing smaller is."""
-        budget = options.max_visual_tokens
-        if budget is not None and num_tokens > budget:
-            remedy = "raise it" if kind == "image" else "raise it or take fewer frames"
-            raise InvalidParameter(
-                f"max_visual_tokens is {budget}, the {kind} has at least {num_tokens}; {remedy}",
-                param="max_visual_tokens",
-            )
 
     def _middle(self, size: Size, shorter: int) -> Canvas:
         """The tile around the middle of a picture scaled by its shorter side."""
