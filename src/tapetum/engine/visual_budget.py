@@ -46,4 +46,5 @@ def within(budget: int, plans: Sequence[MediaPlan], loader: MediaLoader) -> list
 
 def _area(geometry: Geometry) -> float:
     width, height = geometry.original
-    return float(width * height * geometry.grid_thw[0])
+    steps = geometry.grid_thw[0] if geometry.kind == "video" else 1  # of a picture they are tiles
+    return float(width * height * steps)
