@@ -88,7 +88,7 @@ def write(
     directory: Path, seed: int, *, text_type: str = "qwen2", tower: Mapping[str, object] = SMALL_TOWER
 ) -> Path:
     """A checkpoint in the layout of transformers."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     ids = write_tokenizer(directory, (*MARKS, VIDEO), TEMPLATE)
     text = {
         "model_type": text_type,
