@@ -1,4 +1,4 @@
-"""The command line: `tapetum run`, `chat`, `serve`, `run-batch`, `bench`, `evaluate`.
+"""The command line: `tapetum run`, `chat`, `serve`, `run-batch`, `bench`, `evaluate`, `doctor`, `plan`.
 
 Owns commands, what they print, and exit codes: 2 for what the user can correct, 1 for the rest. Each command
 imports its world when it runs, so `--help` is quick and needs no torch.
@@ -22,7 +22,9 @@ from tapetum.command_help import FlagsCommand
 from tapetum.commands.batch import run_batch
 from tapetum.commands.bench import bench
 from tapetum.commands.chat import chat
+from tapetum.commands.doctor import doctor
 from tapetum.commands.place import tell_loading
+from tapetum.commands.plan import plan
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import ConfigError, RequestError, TapetumError
 from tapetum.core.logs import set_up_logging
@@ -143,6 +145,8 @@ def evaluate(
 
 main.add_command(bench)
 main.add_command(chat)
+main.add_command(doctor)
+main.add_command(plan)
 main.add_command(run_batch)
 
 
