@@ -294,6 +294,9 @@ def test_generation_config_gives_the_defaults(tmp_path, config, expected):
 def test_ends_of_sequence_come_from_either_file(tmp_path):
     (tmp_path / "config.json").write_text('{"eos_token_id": 5}')
     assert GenerationDefaults.load(tmp_path).eos_token_ids == {5}
+    for decoder in ("text_config", "llm_config"):
+        (tmp_path / "config.json").write_text(json.dumps({decoder: {"eos_token_id": 6}}))
+        assert GenerationDefaults.load(tmp_path).eos_token_ids == {6}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4], "max_new_tokens": 17}')
     assert GenerationDefaults.load(tmp_path).eos_token_ids == {3, 4}
     assert GenerationDefaults.load(tmp_path).max_new_tokens == 17

@@ -26,7 +26,7 @@ class GenerationDefaults:
     def load(cls, directory: Path) -> GenerationDefaults:
         """From the files of a model; without a generation config the end of sequence is in config.json."""
         given = read_json(directory / "generation_config.json") or {}
-        eos = given.get("eos_token_id", (read_json(directory / "config.json") or {}).get("eos_token_id"))
+        eos = given.get("eos_token_id", _configured_end(read_json(directory / "config.json") or {}))
         try:
             return cls(
                 sampling=_sampling(given),
@@ -35,6 +35,13 @@ class GenerationDefaults:
             )
         except InvalidParameter as error:
             raise CheckpointError(f"generation_config.json: {error.message}") from error
+
+
+def _configured_end(config: Mapping[str, object]) -> object:
+    """What config.json says, or its part about the decoder."""
+    parts = (config, config.get("text_config"), config.get("llm_config"))
+    ends = (part.get("eos_token_id") for part in parts if isinstance(part, Mapping))
+    return next((end for end in ends if end is not None), None)
 
 
 def _sampling(given: Mapping[str, object]) -> SamplingParams:
