@@ -10,19 +10,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapetum.core.plan import Row
+from tapetum.models.base import ModelSpec
+from tapetum.models.composed import PictureEncoder, make_spec
 from tapetum.models.decoder import Decoder
-from tapetum.models.qwen_vl.model import read_config
-from tapetum.models.qwen_vl.names import name_table
-from tapetum.models.qwen_vl.vision import VisionTower
+from tapetum.models.table import read_blueprint
 from tapetum.models.weights import Source, Weights
+from tapetum.ops.parts import DeepFeatures
 from tapetum.ops.table import choose_table
+from tapetum.processing import load_processor
+from tapetum.processing.base import Processor
+from tapetum.processing.options import ProcessorOptions
 from tapetum.runtime.inputs import TokenBook, build_inputs
-from tests.checkpoints import FAMILIES, write_checkpoint
 from tests.cpu.test_executor import make_request
-from tests.geometries import bare
+from tests.families.table import FAMILIES
 
 
 class OneDevice(TorchDispatchMode):
@@ -43,28 +47,33 @@ def test_the_check_itself_refuses_a_mix() -> None:
         torch.empty(3, device="meta")[torch.tensor([0, 1])]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES[request.param].write(tmp_path_factory.mktemp(request.param), 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path, family)
+def test_encode_and_forward_never_mix_devices(directory: Path, dtype: torch.dtype) -> None:
     device = torch.device("meta")
-    _, decoder_config, vision_config = read_config(directory)
+    blueprint, processor = read_blueprint(directory), load_processor(directory)
+    spec = make_spec(blueprint, dtype, device)
     with OneDevice():
-        table, ops = name_table(decoder_config, vision_config), choose_table(device, dtype)
+        ops = choose_table(device, dtype)
         sources = {
             slot.name: Source(slot.shape, partial(torch.empty, slot.shape, dtype=dtype, device=device))
-            for slot in table.slots
+            for slot in blueprint.table.slots
         }
         weights = Weights(sources, dtype, ops)
-        tower, decoder = VisionTower(vision_config, weights, ops), Decoder(decoder_config, weights, ops)
-        patches = [torch.empty(16, 588, dtype=torch.uint8, device=device) for _ in range(2)]
-        features = tower.begin(patches, bare([(1, 4, 4), (1, 2, 8)])).finish()
-        assert all(
-            item.device == device and item.dtype == dtype and item.shape == (4, 128) for item in features
-        )
+        decoder = Decoder(blueprint.decoder, weights, ops)
+        if blueprint.make_encoder is not None:
+            encoder = blueprint.make_encoder(weights, ops)
+            check_encoder(encoder, processor, spec)
+        if blueprint.decoder.experts is not None:
+            return  # which experts compute is read from values, and there are none
         book = TokenBook()
         caches = [
-            torch.empty(4, 8, 4, 32, dtype=dtype, device=device) for _ in range(decoder_config.num_layers)
+            torch.empty(2 * spec.num_kv_heads, 8, 4, spec.head_dim, dtype=dtype, device=device)
+            for _ in range(spec.num_layers)
         ]
         for name in "ab":
             book.add(make_request(name))
@@ -74,6 +83,28 @@ def test_encode_and_forward_never_mix_devices(family: str, dtype: torch.dtype, t
         ]
         inputs = build_inputs(rows, book, 4, dtype, device)
         x = decoder.embed(inputs.token_ids)
-        x[:2] = features[0][:2]
-        logits, _ = decoder.head(decoder.forward(x, inputs.position_ids, caches, inputs.layout))
-        assert logits.device == device and logits.shape == (2, decoder_config.vocab_size)
+        logits, _ = decoder.head(decoder.forward(x, inputs.position_ids, caches, inputs.layout, deep(spec)))
+        assert logits.device == device and logits.shape == (2, spec.vocab_size)
+
+
+def check_encoder(encoder: PictureEncoder, processor: Processor, spec: ModelSpec) -> None:
+    """On pictures of two shapes."""
+    sizes = (120, 40), (64, 64)
+    geometries = [processor.geometry("image", *size, options=ProcessorOptions()) for size in sizes]
+    grey = [Image.new("RGB", size, (128, 128, 128)) for size in sizes]
+    shapes = [
+        processor.patches([picture], geometry).shape
+        for picture, geometry in zip(grey, geometries, strict=True)
+    ]
+    patches = [torch.empty(shape, dtype=torch.uint8, device=spec.device) for shape in shapes]
+    features = encoder.begin(patches, geometries).finish()
+    for item, geometry in zip(features, geometries, strict=True):
+        assert item.device == spec.device and item.dtype == spec.dtype
+        assert item.shape == (geometry.num_tokens, spec.feature_size)
+
+
+def deep(spec: ModelSpec) -> tuple[DeepFeatures, ...]:
+    """Of the first two tokens, in a model that has such features."""
+    width = spec.feature_size - spec.hidden_size
+    values = torch.empty(2, width, dtype=spec.dtype, device=spec.device)
+    return (DeepFeatures(0, 2, values),) if width else ()
