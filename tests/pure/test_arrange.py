@@ -25,11 +25,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.firsts: list[bool] = []
 
     def tokens(self) -> TextTokens:
         return TextTokens(self.encode, {"<box>": 1, "</box>": 2})
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        self.firsts.append(is_first)
         self.asked.append(text)
         return tuple(map(ord, text))
 
@@ -39,6 +41,7 @@ def test_words_of_an_item_join_the_text_around_it_before_it_is_tokenised() -> No
     pieces = ("\n\n", Special("<box>"), plain_run(2), Special("</box>"), "\n")
     arrangement = arrange(["a\n", IMAGE, "b", 7, "c"], [pieces], recorder.tokens())
     assert recorder.asked == ["a\n\n\n", "\nb", "c"]
+    assert recorder.firsts == [True, False, False]
     assert arrangement.token_ids(MEDIA_TOKENS) == (*b"a\n\n\n", 1, 9, 9, 2, *b"\nb", 7, *b"c")
     assert (arrangement.num_tokens, arrangement.num_visual_tokens) == (12, 2)
 
@@ -57,6 +60,17 @@ def test_what_stands_between_placeholders_belongs_to_the_span() -> None:
     assert (two.start, two.end, two.item, two.runs, two.placeholders) == (9, 11, second, (), ((9, 11),))
     assert prompt.position_ids.tolist() == [list(range(12))] * 3
     assert (prompt.position_delta, one.placement) == (0, ())
+
+
+@pytest.mark.parametrize("runs", [[5, "a"], [IMAGE, "a"]])
+def test_only_a_text_that_nothing_stands_before_is_the_first(runs: list[int | str | MediaPart]) -> None:
+    recorder = Recorder()
+    tokens = TextTokens(recorder.encode, {}, opening=(3, 4))
+    arrangement = arrange(runs, [(plain_run(1),)] * (IMAGE in runs), tokens)
+    assert arrangement.token_ids(MEDIA_TOKENS) == (3, 4, 9 if IMAGE in runs else 5, *b"a")
+    assert recorder.firsts == [False]
+    arrange(["b"], [], tokens)
+    assert recorder.firsts == [False, True]
 
 
 def test_frames_with_words_between_lie_in_boxes_of_their_own() -> None:

@@ -6,9 +6,10 @@ arrangement counts a prompt and, given its items, becomes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.media import MediaItem, MediaKind
@@ -62,17 +63,26 @@ class Arrangement:
                     yield part
 
 
+class Encode(Protocol):
+    """Tokens of plain text; `is_first`: nothing of the prompt stands before it."""
+
+    def __call__(self, text: str, *, is_first: bool) -> tuple[int, ...]: ...
+
+
 class TextTokens:
-    """Tokens of the texts of one prompt, each looked up once."""
+    """Tokens of the texts of one prompt, each looked up once. `opening` stands before all of them."""
 
-    def __init__(self, encode: Callable[[str], tuple[int, ...]], special_tokens: Mapping[str, int]) -> None:
-        self._encode, self._special_tokens = encode, special_tokens
-        self._known: dict[str, tuple[int, ...]] = {}
+    def __init__(
+        self, encode: Encode, special_tokens: Mapping[str, int], opening: tuple[int, ...] = ()
+    ) -> None:
+        self._encode, self._special_tokens, self.opening = encode, special_tokens, opening
+        self._known: dict[tuple[str, bool], tuple[int, ...]] = {}
 
-    def plain(self, text: str) -> tuple[int, ...]:
-        if text not in self._known:
-            self._known[text] = self._encode(text)
-        return self._known[text]
+    def plain(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        key = text, is_first
+        if key not in self._known:
+            self._known[key] = self._encode(text, is_first=is_first)
+        return self._known[key]
 
     def special(self, text: str) -> int | str:
         """The token, or the text itself where the tokenizer has none of it."""
@@ -98,8 +108,9 @@ class _Writer:
 
     def __init__(self, tokens: TextTokens) -> None:
         self._tokens = tokens
+        self._is_first = True  # nothing of the prompt was written yet
         self._text: list[str] = []
-        self._ids: list[int] = []
+        self._ids: list[int] = list(tokens.opening)
         self._segments: list[tuple[int, ...] | Gap] = []
 
     def add(self, run: str | int) -> None:
@@ -108,6 +119,7 @@ class _Writer:
         else:
             self._end_text()
             self._ids.append(run)
+            self._is_first = False
 
     def add_item(self, kind: MediaKind, pieces: Sequence[Piece]) -> None:
         parts: list[Part] = []
@@ -119,6 +131,7 @@ class _Writer:
                 if ids:
                     (parts if parts else self._segments).append(ids)
                 parts.append(piece)
+                self._is_first = False
                 left -= 1
                 if not left:
                     self._segments.append(Gap(kind, tuple(parts)))
@@ -138,8 +151,9 @@ class _Writer:
 
     def _end_text(self) -> None:
         if self._text:
-            self._ids.extend(self._tokens.plain("".join(self._text)))
+            self._ids.extend(self._tokens.plain("".join(self._text), is_first=self._is_first))
             self._text.clear()
+            self._is_first = False
 
 
 def _length(part: Part) -> int:

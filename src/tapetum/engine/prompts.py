@@ -23,7 +23,7 @@ from tapetum.engine.loads import Loads, result_of
 from tapetum.engine.places import bind, check_count, check_ids, check_kinds, media_of
 from tapetum.engine.visual_budget import MediaLoader, within
 from tapetum.media.plan import MediaPlan
-from tapetum.text.runs import split_ids, split_runs
+from tapetum.text.runs import Run, split_ids, split_runs
 
 PromptInput = ChatInput | TextInput
 
@@ -62,8 +62,11 @@ class Draft:
 
     @property
     def num_text_tokens(self) -> int:
-        texts = (run for run in self.runs if not isinstance(run, MediaPart))
-        return sum(len(self.tokens.plain(run)) if isinstance(run, str) else 1 for run in texts)
+        return len(self.tokens.opening) + sum(
+            len(self.tokens.plain(run, is_first=index == 0)) if isinstance(run, str) else 1
+            for index, run in enumerate(self.runs)
+            if not isinstance(run, MediaPart)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,13 +118,21 @@ class PromptBuilder:
         encode = partial(self._tokenizer.encode_plain, max_tokens=limit)
         draft = Draft(
             runs=tuple(bind(runs, media, self._marks)),
-            tokens=TextTokens(encode, self._tokenizer.special_tokens),
+            tokens=TextTokens(encode, self._tokenizer.special_tokens, self._opening(prompt, runs)),
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
         )
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
         self.feasibility.check(draft.sampling)
         return draft
+
+    def _opening(self, prompt: PromptInput, runs: Sequence[Run]) -> tuple[int, ...]:
+        """What begins a prompt that does not begin so by itself; as in transformers not one that is tokens already,
+        nor a chat of a model of text, which is as its template writes it."""
+        opening = self._tokenizer.opening
+        is_whole = isinstance(prompt, TextInput) and not isinstance(prompt.prompt, str)
+        is_chat_of_text = isinstance(prompt, ChatInput) and not self._processor.media_tokens
+        return () if is_whole or is_chat_of_text or (*runs[:1],) == opening[:1] else opening
 
     def build(
         self, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads | None = None

@@ -1,7 +1,8 @@
 """`/tokenize` and `/detokenize`: text and chats as the tokens the model reads, and back.
 
-A prompt is tokenised as /v1/completions does: special tokens in it count, none is added. The places of pictures in a
-chat are as long as their headers say; nothing is decoded. All of it runs beside the event loop.
+A prompt is tokenised as /v1/completions does: special tokens in it count, and what the tokenizer begins a text with is
+added, unless `add_special_tokens` is false. The places of pictures in a chat are as long as their headers say; nothing
+is decoded. All of it runs beside the event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MAX_AT_A_TIME = 2  # a long text takes seconds, and answers need threads too
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
-    """A text, or a chat request. `add_special_tokens` is known from vLLM; no tokenizer adds any here."""
+    """A text, or a chat request."""
 
     model: str | None = None
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | None = None
@@ -76,7 +77,7 @@ def routes(serving: Serving) -> list[Route]:
         asked, chat = await read_as(request, _parse)
         serving.model_name(asked.model)
         if chat is None:
-            token_ids = await aside(engine.tokenizer.encode, asked.prompt or "")
+            token_ids = await aside(_text_tokens, engine.tokenizer, asked)
         else:
             tenant = tenant_of(request.scope, chat.asked.cache_salt)
             token_ids = await while_connected(request, _chat_tokens(serving, chat, tenant))
@@ -112,6 +113,12 @@ def _parse(body: bytes) -> tuple[TokenizeRequest, ChatQuestion | None]:
             "the body has to hold either prompt or messages; send one of them", param="prompt"
         )
     return asked, parse_question(body) if asked.is_chat else None
+
+
+def _text_tokens(tokenizer: Tokenizer, asked: TokenizeRequest) -> tuple[int, ...]:
+    token_ids = tokenizer.encode(asked.prompt or "")
+    is_whole = asked.add_special_tokens is False or token_ids[:1] == tokenizer.opening[:1]
+    return token_ids if is_whole else tokenizer.opening + token_ids
 
 
 async def _chat_tokens(serving: Serving, question: ChatQuestion, tenant: str) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ from tapetum.core.files import read_json
 from tapetum.core.media import MediaKind
 from tapetum.text.vocabulary import NumberTokens, build_trie, number_tokens
 
+# how the library writes down whether a space is put before the first word
+_FIRST_SPACE, _NO_SPACE = '"prepend_scheme":"first"', '"prepend_scheme":"never"'
 _SLICE = 32_768  # characters of a long text that are counted at a time
 _LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can add
 
@@ -27,14 +29,18 @@ _LOST_AT_A_CUT = 256  # tokens; more than a cut through the longest token can ad
 class Tokenizer:
     """`special_tokens` maps text to id, `slots` the id of what marks the place of a picture or clip to its kind.
 
-    A mark that is no token of the vocabulary has an id behind it.
+    A mark that is no token of the vocabulary has an id behind it. `opening` are the tokens that begin a text by itself.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, slots: Mapping[str, MediaKind]) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, slots: Mapping[str, MediaKind], opening: Sequence[int] = ()
+    ) -> None:
         backend.no_padding()
         backend.no_truncation()
-        backend.encode_special_tokens = True  # special tokens in text are text; `split` finds the true ones
-        self._backend = backend
+        self._backend, self._inner = backend, _without_first_space(backend)
+        for each in (self._backend, self._inner):
+            each.encode_special_tokens = True  # special tokens in text are text; `split` finds the true ones
+        self.opening = tuple(opening)
         added = backend.get_added_tokens_decoder()
         special = [token for token in added.values() if token.special]
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
@@ -63,18 +69,24 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
         named = {_text_of(mark, backend, path): kind for mark, kind in (slots or {}).items()}
-        _make_special(backend, {*_declared(read_json(directory / "tokenizer_config.json") or {}), *named})
-        return cls(backend, slots=named)
+        config = read_json(directory / "tokenizer_config.json") or {}
+        opening = _opening(config, backend)
+        _make_special(backend, {*_declared(config), *named})
+        return cls(backend, slots=named, opening=opening)
 
-    def encode_plain(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+    def encode_plain(
+        self, text: str, max_tokens: int | None = None, *, is_first: bool = False
+    ) -> tuple[int, ...]:
         """Ids of `text`; what looks like a special token in it is tokenised as the characters it is of.
 
+        `is_first`: nothing stands before it, not even a special token; some tokenizers put a space there.
         A long text that surely has more than `max_tokens` is refused after a look at as little of it as that takes.
         """
         if max_tokens is not None and len(text) > _SLICE:
             self._check_long(text, max_tokens)
         try:
-            return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+            backend = self._backend if is_first else self._inner
+            return tuple(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidParameter(
                 "text holds half a character (a lone surrogate); send whole ones"
@@ -93,9 +105,9 @@ class Tokenizer:
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text whose special tokens count."""
         ids: list[int] = []
-        for piece in self.split(text):
+        for index, piece in enumerate(self.split(text)):
             if isinstance(piece, str):
-                ids.extend(self.encode_plain(piece))
+                ids.extend(self.encode_plain(piece, is_first=index == 0))
             elif piece < self.vocab_size:
                 ids.append(piece)
             else:  # a mark that is no token
@@ -132,7 +144,7 @@ class Tokenizer:
         Its end of sequence is a mark of where an answer may end, put on a token that no text ever holds.
         """
         mark = min(self.special_ids.intersection(self.slots) or self.special_ids)
-        return build_trie(self.to_json(), special_ids=self.special_ids, end_mark=mark)
+        return build_trie(str(self._inner.to_str()), special_ids=self.special_ids, end_mark=mark)
 
     @cached_property
     def number_tokens(self) -> NumberTokens:
@@ -158,6 +170,24 @@ class Tokenizer:
         if match := re.fullmatch("<0x([0-9A-F]{2})>", token):
             return bytes.fromhex(match[1])
         return self.decode((token_id,), skip_special=False).encode()
+
+
+def _without_first_space(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """One that writes text as it does further behind: the tokenizer itself, or where it puts a space before the first
+    word of what it is given (SentencePiece, as Llama and Mistral use it), another of the same vocabulary."""
+    cutter = backend.pre_tokenizer
+    if cutter is None or _FIRST_SPACE not in cutter.__getstate__().decode():
+        return backend
+    return tokenizers.Tokenizer.from_str(backend.to_str().replace(_FIRST_SPACE, _NO_SPACE))
+
+
+def _opening(config: Mapping[str, object], backend: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """What the checkpoint puts before a text: as tokenizer_config.json says, else as tokenizer.json does."""
+    adds_begin = config.get("add_bos_token")
+    if adds_begin is None:
+        return tuple(backend.encode("", add_special_tokens=True).ids)
+    begin = backend.token_to_id(special_names(config).get("bos_token", ""))
+    return (begin,) if adds_begin and begin is not None else ()
 
 
 def special_names(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
