@@ -56,8 +56,16 @@ class Oracle:
     std: Sequence[float]
 
     @torch.no_grad()
-    def ask(self, inputs: Inputs, max_tokens: int) -> Answer:
-        """Greedily, and as many tokens as were asked for: nothing ends an answer."""
+    def ask(self, inputs: Inputs, max_tokens: int, guess: Sequence[int] = ()) -> Answer:
+        """Greedily, and as many tokens as were asked for: nothing ends an answer.
+
+        A guess that is right saves the time: one forward over all of it shows that each of its tokens is the most
+        likely behind those before it. One that is not is put aside, and so is one that might stand for a picture.
+        """
+        if len(guess) == max_tokens and set(guess).isdisjoint(self.tokenizer.all_special_ids):
+            logits = self.model(**_longer(inputs.arguments, guess)).logits[0, -max_tokens - 1 :].float()
+            if logits[:-1].argmax(-1).tolist() == list(guess):
+                return Answer(logits=logits[0], token_ids=tuple(guess))
         self.model.generation_config.eos_token_id = None
         generated = self.model.generate(
             **inputs.arguments,
@@ -68,6 +76,18 @@ class Oracle:
         )
         answer = generated.sequences[0, len(inputs.token_ids) :]
         return Answer(logits=generated.logits[0][0].float(), token_ids=tuple(answer.tolist()))
+
+
+def _longer(arguments: dict[str, torch.Tensor], token_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+    """The arguments of a prompt with more text behind it; kinds of tokens are 0 for text."""
+    shape, more = arguments["input_ids"].shape, torch.tensor([token_ids])
+    behind = {"input_ids": more, "attention_mask": torch.ones_like(more)}
+    return {
+        name: torch.cat((value, behind.get(name, torch.zeros_like(more)).to(value.dtype)), 1)
+        if value.shape == shape
+        else value
+        for name, value in arguments.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
@@ -73,6 +74,7 @@ def more_clips() -> list[Messages]:
 def write(name: str, directory: Path, seed: int) -> Path:
     config_class, model_class = CLASSES[name]
     own = json.loads((MODEL_DIR / "config.json").read_text())
+    has_experts = name == "qwen3_vl_moe"
     ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     config = config_class(
         text_config=text_config(name, own["vocab_size"]),
@@ -85,17 +87,32 @@ def write(name: str, directory: Path, seed: int) -> Path:
             "num_position_embeddings": 49,
             "deepstack_visual_indexes": [0, 1],
         },
-        tie_word_embeddings=False,
+        tie_word_embeddings=not has_experts,
         **{key: own[key] for key in ids},
     )
     model = model_class(config).eval()
     randomise(model, seed)
     model.save_pretrained(directory)
+    if has_experts:
+        as_published(directory)
     for file in COPIED.split():
         shutil.copy(MODEL_DIR / file, directory / file)
     for kind, file in (("image", "preprocessor_config.json"), ("video", "video_preprocessor_config.json")):
         (directory / file).write_text(json.dumps(processor_file(kind)))
     return directory
+
+
+def as_published(directory: Path) -> None:
+    """As Qwen's own checkpoints are: experts are [inputs, outputs], and their number has its old name."""
+    path = directory / "model.safetensors"
+    tensors = {
+        name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
+        for name, tensor in load_file(path).items()
+    }
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["text_config"]["num_experts"] = config["text_config"].pop("num_local_experts")
+    (directory / "config.json").write_text(json.dumps(config))
 
 
 def text_config(name: str, vocab_size: int) -> dict[str, object]:
@@ -120,7 +137,7 @@ def text_config(name: str, vocab_size: int) -> dict[str, object]:
             "mrope_section": [6, 5, 5],
             "mrope_interleaved": True,
         },
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": name != "qwen3_vl_moe",
         **(experts if name == "qwen3_vl_moe" else {}),
     }
 

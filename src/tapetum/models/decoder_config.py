@@ -259,7 +259,7 @@ def _read_experts(reader: ConfigReader, kind: _Kind, num_layers: int) -> Experts
         num_experts=reader.integer("num_experts", local),
         num_chosen=reader.integer("num_experts_per_tok", kind.num_chosen),
         intermediate_size=reader.integer("moe_intermediate_size", kind.expert_width),
-        is_normalised=kind.has_fused_experts or reader.flag("norm_topk_prob", False),
+        is_normalised=reader.flag("norm_topk_prob", False) or kind.has_fused_experts,
         layers=frozenset(
             layer for layer in range(num_layers) if layer not in dense and not (layer + 1) % step
         ),
