@@ -19,6 +19,7 @@ _NAMES = {
     "lm_head.": "output.",
     "self_attn.q_proj.": "attention.wqkv.",
     "self_attn.o_proj.": "attention.wo.",
+    "self_attn.rotary_emb.": "attention.rotary_emb.",
     "mlp.gate_proj.": "feed_forward.w1.",
     "mlp.up_proj.": "feed_forward.w3.",
     "mlp.down_proj.": "feed_forward.w2.",
@@ -31,14 +32,15 @@ def internlm2_slots(slots: tuple[Slot, ...], decoder: DecoderConfig) -> tuple[Sl
     """The slots of a Llama as the checkpoint of an InternLM2 fills them."""
     split = partial(_split_groups, decoder.num_heads // decoder.num_kv_heads, decoder.head_dim)
     return tuple(
-        replace(slot, sources=(_renamed(slot.sources[0]),), convert=split)
+        replace(slot, sources=(internlm2_name(slot.sources[0]),), convert=split)
         if ".self_attn.q_proj." in slot.sources[0]
-        else replace(slot, sources=tuple(map(_renamed, slot.sources)))
+        else replace(slot, sources=tuple(map(internlm2_name, slot.sources)))
         for slot in slots
     )
 
 
-def _renamed(name: str) -> str:
+def internlm2_name(name: str) -> str:
+    """What a tensor of a Llama is called."""
     for theirs, internlm2 in _NAMES.items():
         name = name.replace(theirs, internlm2)
     return name

@@ -101,9 +101,10 @@ def read(directory: Path) -> Blueprint:
     is_original = reader.word("model_type") == ORIGINAL_TYPE
     text = reader.section("llm_config" if is_original else "text_config")
     is_tied = text.flag("tie_word_embeddings", False) | reader.flag("tie_word_embeddings", False)
-    decoder = read_decoder(text, is_tied=is_tied)
+    usual = None if is_original else "qwen2"
+    decoder = read_decoder(text, is_tied=is_tied, model_type=usual)
+    is_internlm2 = text.word("model_type", usual) == "internlm2"
     text.only("bias", False)
-    is_internlm2 = text.word("model_type") == "internlm2"
     vision = reader.section("vision_config")
     check_switches(reader, _SWITCHES)
     check_switches(vision, _VISION_SWITCHES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapetum.models.decoder_config import DecoderConfig
-from tapetum.models.decoder_slots import decoder_slots
-from tapetum.models.internlm2 import internlm2_slots
+from tapetum.models.decoder_slots import decoder_slots, ignored_slots
+from tapetum.models.internlm2 import internlm2_name, internlm2_slots
 from tapetum.models.projectors import mlp_slots
 from tapetum.models.tiled import TowerConfig, TowerNames, tower_slots
 from tapetum.models.vit import BlockNames, norm_slots
@@ -83,12 +83,13 @@ def name_table(
 ) -> NameTable:
     width, merged = decoder.hidden_size, tower.block.width * merge_size**2
     norm, first, second = (names.projector_prefix + part for part in names.projector)
-    text = decoder_slots(decoder)
+    text, ignored = decoder_slots(decoder), ignored_slots(decoder)
+    if is_internlm2:
+        text, ignored = internlm2_slots(text, decoder), tuple(map(internlm2_name, ignored))
     slots = (
-        *(internlm2_slots(text, decoder) if is_internlm2 else text),
+        *text,
         *tower_slots(tower, names.tower, names.tower_prefix),
         *norm_slots("projector.norm", norm, merged),
         *mlp_slots("projector.", (first, second), (merged, width, width)),
     )
-    ignored = ("lm_head.weight", "output.weight") if decoder.is_tied else ()
     return NameTable(slots, ignored=ignored, prefixes=PREFIXES)
