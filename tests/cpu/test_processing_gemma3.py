@@ -126,12 +126,12 @@ def test_crops_are_left_out_for_a_budget(options: dict[str, object], squares: in
 
 
 def test_a_budget_below_a_square_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="max_visual_tokens is 15, every picture has at least 16"):
+    with pytest.raises(InvalidParameter, match="max_visual_tokens is 15, the image has at least 16"):
         geometry_of(PLAIN, 300, 100, max_visual_tokens=15)
 
 
 def test_what_is_no_picture_is_refused() -> None:
-    with pytest.raises(MediaError, match="takes no clips; send pictures"):
+    with pytest.raises(MediaError, match="video was sent, the model takes image only"):
         PLAIN.geometry("video", 90, 90, frames=2, options=ProcessorOptions())
     with pytest.raises(MediaError, match="0x4 pixels"):
         geometry_of(PLAIN, 0, 4)

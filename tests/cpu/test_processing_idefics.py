@@ -23,12 +23,15 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import (
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionEmbeddings
+from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
+from transformers.video_utils import VideoMetadata
 
 from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
 from tapetum.core.media import Geometry
 from tapetum.models.idefics.names import nearest_positions
 from tapetum.processing import load_processor
 from tapetum.processing.idefics import IdeficsProcessor, edge_size, whole_tiles
+from tapetum.processing.idefics_clips import ClipSampling
 from tapetum.processing.layout import Piece, Placement, Special
 from tapetum.processing.number_words import in_words
 from tapetum.processing.options import ProcessorOptions
@@ -210,6 +213,26 @@ def test_a_frame_is_one_tile() -> None:
     assert largest_difference(SMOLVLM.patches(iter(frames), geometry), theirs, 32) < 1e-6
 
 
+@settings(max_examples=300, deadline=None)
+@example(1800, 30.0, 1.0, None)  # a minute: not long enough to leave out its ends
+@example(3000, 30.0, 1.0, None)
+@given(
+    st.integers(1, 20_000),
+    st.integers(1000, 60_000).map(lambda thousandth: thousandth / 1000),
+    st.floats(0.1, 3.0),
+    st.one_of(st.none(), st.integers(1, 90)),
+)
+def test_frames_are_chosen_as_transformers_does(
+    total: int, rate: float, fps: float, max_frames: int | None
+) -> None:
+    seconds = total / rate
+    clip = VideoMetadata(total_num_frames=total, fps=rate, duration=seconds)
+    sampling = ClipSampling(fps=fps, max_frames=max_frames or 64)
+    theirs = SmolVLMVideoProcessor.sample_frames(None, clip, num_frames=max_frames or 64, fps=fps)
+    count = sampling.count(total, seconds, DEFAULT)
+    assert sampling.spread(total, count, seconds) == theirs.tolist()
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 3000), st.integers(1, 3000)),
@@ -255,7 +278,7 @@ def test_a_budget_below_one_tile_is_refused(kind: str, frames: int, least: int) 
 def test_idefics3_takes_no_clips(tmp_path: Path) -> None:
     processor = load(tmp_path, model_type="idefics3")
     assert processor.slots == {TOKEN: "image"}
-    with pytest.raises(MediaError, match="takes no video; send pictures"):
+    with pytest.raises(MediaError, match="video was sent, the model takes image only"):
         processor.geometry("video", 90, 90, frames=2, options=DEFAULT)
 
 

@@ -59,7 +59,7 @@ class VideoHeader:
         slack = max(1.0, mean / 20)  # a clock of whole ticks cannot keep every rate
         is_steady = all(abs(time - self.times[0] - mean * i) <= slack for i, time in enumerate(self.times))
         if is_steady:
-            return sampling.spread(self.num_frames, count)
+            return sampling.spread(self.num_frames, count, self.seconds)
         return sampling.shown_at(self.times, self.end, count)
 
     def start_for(self, number: int) -> int:

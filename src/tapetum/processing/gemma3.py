@@ -18,15 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
+from tapetum.core.errors import ConfigError
 from tapetum.core.files import ConfigReader
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import ProcessorOptions
 from tapetum.processing.pixels import Picture
+from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
+    EVERY_STEP,
     IGNORED_KEYS,
     Normalisation,
     check_switches,
@@ -68,7 +70,7 @@ class Gemma3Processor:
     """Implements `processing.base.Processor` with the numbers of one checkpoint."""
 
     media_tokens: Mapping[MediaKind, int]
-    start_token: int  # of a picture, which stands for it in a template
+    slots: Mapping[int | str, MediaKind]  # templates write the token that begins a picture
     shape: TileShape
     side: int  # visual tokens along a side of the square
     pan_and_scan: PanAndScan | None = None
@@ -80,7 +82,7 @@ class Gemma3Processor:
         reader = ConfigReader(config, "config.json")
         shape, side = read_shape(directory, reader)
         file = read_settings(directory)
-        check_switches(file, _SWITCHES)
+        check_switches(file, EVERY_STEP)
         pan_and_scan = None
         if file.flag("do_pan_and_scan", False):
             pan_and_scan = PanAndScan(
@@ -91,15 +93,11 @@ class Gemma3Processor:
         file.finish((*IGNORED_KEYS, *_IGNORED))
         return cls(
             media_tokens={"image": reader.integer("image_token_index", 262144, low=0)},
-            start_token=reader.integer("boi_token_index", 255999, low=0),
+            slots={reader.integer("boi_token_index", 255999, low=0): "image"},
             shape=shape,
             side=side,
             pan_and_scan=pan_and_scan,
         )
-
-    @property
-    def slots(self) -> Mapping[int | str, MediaKind]:
-        return {self.start_token: "image"}
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -116,10 +114,8 @@ class Gemma3Processor:
         frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
-        if kind != "image" or frames != 1:
-            raise MediaError("the model takes no clips; send pictures")
-        if width < 1 or height < 1:
-            raise MediaError(f"picture is {width}x{height} pixels; both sides must be at least 1")
+        check_shape(kind, (width, height), frames, self.media_tokens)
+        check_budget(kind, self.side**2, options)
         crops = self._crops((width, height), options)
         num_squares = 1 + (0 if crops is None else crops[0] * crops[1])
         patches = self.shape.side
@@ -156,19 +152,13 @@ class Gemma3Processor:
         return lay_out(segments, self.media_tokens, "plain", is_atomic=True)
 
     def _crops(self, size: Size, options: ProcessorOptions) -> Size | None:
-        """Those that a request has room for: they are left out before anything is refused."""
-        crops = (
-            None if self.pan_and_scan is None or options.detail == "low" else self.pan_and_scan.crops(size)
-        )
-        least, budget = self.side**2, options.max_visual_tokens
-        if budget is None:
+        """None as well where a request has no room for them."""
+        if self.pan_and_scan is None or options.detail == "low":
+            return None
+        crops, budget = self.pan_and_scan.crops(size), options.max_visual_tokens
+        if crops is None or budget is None:
             return crops
-        if budget < least:
-            raise InvalidParameter(
-                f"max_visual_tokens is {budget}, every picture has at least {least}; raise it or send fewer",
-                param="max_visual_tokens",
-            )
-        return crops if crops is None or budget >= (1 + crops[0] * crops[1]) * least else None
+        return crops if (1 + crops[0] * crops[1]) * self.side**2 <= budget else None
 
 
 def _with_crops(frame: Picture, crops: Size | None) -> list[Image.Image]:
@@ -212,8 +202,7 @@ def normalisation(directory: Path) -> Normalisation:
     return read_normalisation(read_settings(directory), HALVES)
 
 
-_SWITCHES = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 _IGNORED = (
-    "do_convert_rgb", "image_mean", "image_std", "pan_and_scan_max_num_crops", "pan_and_scan_min_crop_size",
+    "image_mean", "image_std", "pan_and_scan_max_num_crops", "pan_and_scan_min_crop_size",
     "pan_and_scan_min_ratio_to_activate", "resample", "size",
 )  # fmt: skip

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from math import ceil
 from pathlib import Path
 
@@ -19,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tapetum.core.errors import ConfigError, InvalidParameter, MediaError
+from tapetum.core.errors import ConfigError
 from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
+from tapetum.processing.idefics_clips import LIST_RATE, ClipSampling, clip_pieces
 from tapetum.processing.layout import Piece, Placement, Segment, Special, lay_out, plain_run
-from tapetum.processing.number_words import in_words
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
 from tapetum.processing.pixels import Picture, size_of
+from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
+    EVERY_STEP,
     IGNORED_KEYS,
     JOINT,
     Normalisation,
@@ -44,9 +45,7 @@ OVERVIEW_TOKEN = "<global-img>"
 VIDEO_SLOT = "<video>"
 USUAL_EDGE, USUAL_TILE = 4 * 364, 364  # of a checkpoint that says nothing
 MAX_EDGE = 4096
-LIST_RATE = 24.0  # frames a second of a list of frames that tells no rate, as in transformers
 HALVES = ((0.5,) * 3, (0.5,) * 3)
-ROUNDING = 1e-6  # seconds; a time that is whole but for rounding is told as it is
 
 Size = tuple[int, int]
 
@@ -56,6 +55,7 @@ class IdeficsProcessor:
     """Implements `processing.base.Processor` with the numbers of one checkpoint."""
 
     media_tokens: Mapping[MediaKind, int]
+    slots: Mapping[int | str, MediaKind]
     shape: TileShape
     merge_size: int  # patches of a visual token's side
     is_split: bool  # whether pictures are cut into tiles
@@ -67,31 +67,28 @@ class IdeficsProcessor:
         """From config.json (already read) and the processor files beside it."""
         reader = ConfigReader(config, "config.json")
         shape, merge_size = read_shape(directory, reader)
-        image = read_settings(directory)
-        check_switches(image, _SWITCHES)
-        media_tokens: dict[MediaKind, int] = {"image": reader.integer("image_token_id", 128257, low=0)}
-        edges: dict[MediaKind, int] = {"image": _longest_edge(image, "size", USUAL_EDGE)}
+        file, token = read_settings(directory), reader.integer("image_token_id", 128257, low=0)
+        check_switches(file, EVERY_STEP)
+        media_tokens: dict[MediaKind, int] = {"image": token}
+        slots: dict[int | str, MediaKind] = {token: "image"}
+        edges: dict[MediaKind, int] = {"image": longest_edge(file, "size", USUAL_EDGE)}
         sampling = FrameSampling()
         if reader.word("model_type") == "smolvlm":
-            media_tokens["video"] = media_tokens["image"]
-            edges["video"], sampling = _read_clips(directory, shape)
-        is_split = image.flag("do_image_splitting", True)
-        image.finish((*IGNORED_KEYS, *_IGNORED))
+            media_tokens["video"], slots[VIDEO_SLOT] = token, "video"
+            edges["video"], sampling = _read_clips(directory, shape.tile_size)
+        is_split = file.flag("do_image_splitting", True)
+        file.finish((*IGNORED_KEYS, *_IGNORED))
         joint = ConfigReader(read_json(directory / JOINT) or {}, JOINT)
         joint.only("image_seq_len", (shape.side // merge_size) ** 2)
         return cls(
             media_tokens=media_tokens,
+            slots=slots,
             shape=shape,
             merge_size=merge_size,
             is_split=is_split,
             edges=edges,
             sampling=sampling,
         )
-
-    @property
-    def slots(self) -> Mapping[int | str, MediaKind]:
-        slots: dict[int | str, MediaKind] = {self.media_tokens["image"]: "image"}
-        return slots | ({VIDEO_SLOT: "video"} if "video" in self.media_tokens else {})
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -112,14 +109,11 @@ class IdeficsProcessor:
         frame_times: Sequence[float] = (),
         options: ProcessorOptions,
     ) -> Geometry:
-        if kind not in self.media_tokens:
-            raise MediaError(f"the model takes no {kind}; send pictures")
-        if frames < 1 or (kind == "image" and frames != 1):
-            raise MediaError(f"{kind} has {frames} frames; a picture has one, a clip at least one")
+        check_shape(kind, (width, height), frames, self.media_tokens)
         used = self._field((width, height), options) if kind == "image" else self._tile
         tiles = None if used == self._tile else self._tiles(used)
         num_tiles = self._num_tiles(used) * frames
-        self._check_budget(kind, num_tiles, options)
+        check_budget(kind, num_tiles * self._tokens.num_tokens, options)
         side, rate = self.shape.side, frame_rate or options.fps or LIST_RATE
         times = tuple(frame_times) or tuple(index / rate for index in range(frames))
         return Geometry(
@@ -151,7 +145,7 @@ class IdeficsProcessor:
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         if geometry.kind == "video":
-            return tuple(self._clip(geometry))
+            return tuple(clip_pieces(geometry, self._overview))
         if geometry.tiles is None:
             return self._overview
         return (*self._grid(*geometry.tiles), "\n", *self._overview)
@@ -178,16 +172,6 @@ class IdeficsProcessor:
             for column in range(1, columns + 1):
                 yield from (Special(FAKE_TOKEN), Special(f"<row_{row}_col_{column}>"), self._tokens)
             yield "\n"
-
-    def _clip(self, geometry: Geometry) -> Iterator[Piece]:
-        number = in_words(geometry.frames)
-        length = timedelta(seconds=int(geometry.frames * geometry.seconds_per_grid + ROUNDING))
-        yield f"You are provided the following series of {number} frames from a {length} [H:MM:SS] video.\n"
-        for time in geometry.frame_times:
-            minutes, seconds = divmod(int(time + ROUNDING), 60)
-            yield f"\nFrame from {minutes:02}:{seconds:02}:"
-            yield from self._overview
-        yield "\n\n"
 
     def _tiles(self, field: Size) -> Size:
         return field[0] // self.shape.tile_size, field[1] // self.shape.tile_size
@@ -216,15 +200,6 @@ class IdeficsProcessor:
                 return field
         return self._tile
 
-    def _check_budget(self, kind: MediaKind, num_tiles: int, options: ProcessorOptions) -> None:
-        least, budget = num_tiles * self._tokens.num_tokens, options.max_visual_tokens
-        if budget is not None and least > budget:
-            raise InvalidParameter(
-                f"max_visual_tokens is {budget}, the {kind} has at least {least}, {self._tokens.num_tokens} for "
-                "each frame; raise it or take fewer frames",
-                param="max_visual_tokens",
-            )
-
     def _resized(self, frame: Picture, size: Size) -> Picture:
         if size_of(frame) == size:
             return frame
@@ -237,11 +212,8 @@ def edge_size(size: Size, edge: int) -> Size:
 
     The order of roundings is that of transformers, by which two sides of nearly one length may change places.
     """
-    width, height = size
-    if width < 1 or height < 1:
-        raise MediaError(f"picture is {width}x{height} pixels; both sides must be at least 1")
     used_width, used_height = _with_longer(size, edge)
-    if width >= height:
+    if size[0] >= size[1]:
         used_height += used_height % 2
     else:
         used_width += used_width % 2
@@ -267,12 +239,9 @@ def _with_longer(size: Size, longer: int) -> Size:
 
 def read_shape(directory: Path, reader: ConfigReader) -> tuple[TileShape, int]:
     """Tiles of the processor's file, patches of config.json, and the patches of a visual token's side."""
-    patch, merge_size = (
-        reader.section("vision_config").side("patch_size", 32),
-        reader.integer("scale_factor", 2),
-    )
-    file = read_settings(directory)
-    tile = _longest_edge(file, "max_image_size", USUAL_TILE)
+    vision, file = reader.section("vision_config"), read_settings(directory)
+    patch, merge_size = vision.side("patch_size", 32), reader.integer("scale_factor", 2)
+    tile = longest_edge(file, "max_image_size", USUAL_TILE)
     resample = read_resample(file, Image.Resampling.LANCZOS)
     shape = TileShape(tile_size=tile, patch_size=patch, resample=resample)
     if not shape.side or shape.side % merge_size:
@@ -288,31 +257,26 @@ def normalisation(directory: Path) -> Normalisation:
     return read_normalisation(read_settings(directory), HALVES)
 
 
-_SWITCHES = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 _IGNORED = (
-    "do_convert_rgb", "do_pad", "image_mean", "image_std", "max_image_size", "resample", "return_row_col_info",
-    "size", "video_sampling",
+    "do_pad", "image_mean", "image_std", "max_image_size", "resample", "return_row_col_info", "size",
+    "video_sampling",
 )  # fmt: skip
 
 
-def _longest_edge(file: ConfigReader, key: str, usual: int) -> int:
+def longest_edge(file: ConfigReader, key: str, usual: int) -> int:
     section = file.section(key)
     return usual if section.is_empty else section.integer("longest_edge")
 
 
-def _read_clips(directory: Path, shape: TileShape) -> tuple[int, FrameSampling]:
+def _read_clips(directory: Path, tile_size: int) -> tuple[int, FrameSampling]:
     """What a frame's longer side is scaled to first, and which frames are taken; `size` goes before video_size."""
     file = read_settings(directory, "video")
-    if _longest_edge(file, "max_image_size", shape.tile_size) != shape.tile_size:
-        raise ConfigError(f"{file.name}: max_image_size is not {shape.tile_size} as for pictures; make it so")
+    if longest_edge(file, "max_image_size", tile_size) != tile_size:
+        raise ConfigError(f"{file.name}: max_image_size is not {tile_size} as for pictures; make it so")
     chosen = file.section("video_sampling")
-    edge = _longest_edge(
-        file if file.has("size") else chosen, "size" if file.has("size") else "video_size", USUAL_EDGE
-    )
-    sampling = FrameSampling(
+    edge = longest_edge(file, "size", longest_edge(chosen, "video_size", USUAL_EDGE))
+    sampling = ClipSampling(
         fps=chosen.number("fps", file.number("fps", 1.0)),
         max_frames=chosen.integer("max_frames", file.integer("num_frames", 64)),
-        min_frames=1,
-        multiple=1,
     )
     return edge, sampling

@@ -38,16 +38,22 @@ class FrameSampling:
         elif num_frames and not options.fps:
             wanted = round(num_frames / self.multiple) * self.multiple or 1
         else:
-            wanted = max(seconds * (options.fps or self.fps), options.min_frames or self.min_frames)
+            wanted = self.at_rate(seconds, options.fps or self.fps)
+            wanted = max(wanted, options.min_frames or self.min_frames)
             wanted = min(wanted, num_frames or wanted)
         wanted = min(wanted, options.max_frames or self.max_frames)
         if wanted >= total:
             return total
         return int(wanted) // self.multiple * self.multiple or 1
 
-    def spread(self, total: int, count: int) -> list[int]:
+    def at_rate(self, seconds: float, fps: float) -> float:
+        """How many frames so many seconds would have."""
+        return seconds * fps
+
+    def spread(self, total: int, count: int, seconds: float | None = None) -> list[int]:
         """`count` of `total` frames, evenly from the first, to the last or to one step before the end.
 
+        `seconds` is how long a file lasts; for some families there is a bound beyond which they leave out its ends.
         As transformers computes it: numpy.linspace, or the float32 of torch.arange(0, total, total / count).
         """
         if self.has_last:
