@@ -121,5 +121,5 @@ def test_files_that_are_missing_or_broken(tmp_path):
     with pytest.raises(CheckpointError, match="must hold an object"):
         load_processor(tmp_path)
     write_files(tmp_path, model_type="mystery")
-    with pytest.raises(CheckpointError, match="'mystery' is not supported"):
+    with pytest.raises(CheckpointError, match="model_type 'mystery'; supported are"):
         load_processor(tmp_path)

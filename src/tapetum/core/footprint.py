@@ -91,7 +91,7 @@ def shown_bytes(size: int) -> str:
     """In the largest binary unit of which there is at least one, three digits at least."""
     number, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(number) < 1024:
+        if abs(number) < 1023.5:  # which would be shown as 1024
             break
         number, unit = number / 1024, larger
     return f"{number:.0f} {unit}" if abs(number) >= 100 or unit == "B" else f"{number:.3g} {unit}"

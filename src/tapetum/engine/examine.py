@@ -49,10 +49,13 @@ class Tensors:
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     misshapen: tuple[str, ...]  # a sentence each
+    unreadable: tuple[str, ...]  # likewise
 
     @property
     def problem(self) -> str:
         """One sentence; empty = all is well."""
+        if self.unreadable:
+            return self.unreadable[0]
         for found, what in (
             (self.missing, "lacks tensors that the config asks for"),
             (self.unknown, "holds tensors that no part of the model uses"),
@@ -97,6 +100,12 @@ def compare(table: NameTable, store: Store) -> Tensors:
             for slot in table.slots
             if slot.convert is None and all(source in homes for source in slot.sources)
             if (joined := _joined([store.shape(homes[source]) for source in slot.sources])) != slot.shape
+        ),
+        unreadable=tuple(
+            refusal
+            for slot in table.slots
+            for source in slot.sources
+            if source in homes and (refusal := store.refusal(homes[source]))
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tapetum.core.errors import CheckpointError
 from tapetum.engine.defaults import GenerationDefaults
 from tapetum.processing import load_processor
 from tapetum.processing.base import Processor
@@ -25,9 +26,19 @@ class ModelFiles:
     def load(cls, directory: Path) -> ModelFiles:
         processor = load_processor(directory)
         tokenizer = Tokenizer.load(directory, processor.slots)
+        _check_placeholders(processor, tokenizer)
         return cls(
             processor=processor,
             tokenizer=tokenizer,
             template=ChatTemplate.load(directory, tokenizer),
             defaults=GenerationDefaults.load(directory),
         )
+
+
+def _check_placeholders(processor: Processor, tokenizer: Tokenizer) -> None:
+    for kind, token_id in processor.media_tokens.items():
+        if not tokenizer.token_bytes(token_id):
+            raise CheckpointError(
+                f"tokenizer.json has no token {token_id}, the placeholder of {kind} items by config.json; "
+                "take the tokenizer that goes with this checkpoint"
+            )

@@ -49,6 +49,9 @@ class Store(Protocol):
     def kind(self, name: str) -> str:
         """What its values are stored as."""
 
+    def refusal(self, name: str) -> str:
+        """Why this tensor cannot be read, in one sentence; empty = it can."""
+
     def read(self, name: str) -> Tensor: ...
 
     def head(self, name: str, num_bytes: int) -> bytes:
@@ -99,14 +102,17 @@ class SafetensorStore:
     def kind(self, name: str) -> str:
         return str(self._files[self._homes[name]].get_slice(name).get_dtype())
 
+    def refusal(self, name: str) -> str:
+        kind = self.kind(name)
+        if kind in _READ:
+            return ""
+        return (
+            f"{self._directory / self._homes[name]}: tensor {name} is stored as {kind}, read are {', '.join(_READ)}; "
+            "take the checkpoint that is not quantised"
+        )
+
     def read(self, name: str) -> Tensor:
-        kind, file = self.kind(name), self._homes[name]
-        if kind not in _READ:
-            raise CheckpointError(
-                f"{self._directory / file}: tensor {name} is stored as {kind}, read are {', '.join(_READ)}; "
-                "take the checkpoint that is not quantised"
-            )
-        tensor: Tensor = self._files[file].get_tensor(name)
+        tensor: Tensor = self._files[self._homes[name]].get_tensor(name)
         return tensor
 
     def head(self, name: str, num_bytes: int) -> bytes:
@@ -150,6 +156,9 @@ class GGUFStore:
     def kind(self, name: str) -> str:
         return self._file.tensors[self._homes[name].name].kind.name
 
+    def refusal(self, name: str) -> str:
+        return ""  # a file with a tensor of another kind is refused when it is opened
+
     def read(self, name: str) -> Tensor:
         kind, data = self._file.tensors[self._homes[name].name].kind, self._bytes(name)
         if kind.unpack is None:
@@ -182,7 +191,8 @@ def _as_published(tensor: Tensor, home: Home) -> Tensor:
 
 
 def _shards(directory: Path) -> Iterable[str]:
-    if index := read_json(directory / INDEX):
+    index = read_json(directory / INDEX)
+    if index is not None:
         weight_map = index.get("weight_map")
         files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
         if not files or not all(isinstance(file, str) for file in files):

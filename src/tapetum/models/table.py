@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def load_model(
 
 def read_blueprint(directory: Path) -> Blueprint:
     """What the family of a checkpoint makes of its files; no weight is read."""
-    model_type = require_json(directory / "config.json").get("model_type")
+    config = require_json(directory / "config.json")
+    _refuse_quantised(config)
+    model_type = config.get("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(
@@ -52,3 +55,15 @@ def read_blueprint(directory: Path) -> Blueprint:
         )
     blueprint: Blueprint = import_module(FAMILIES[str(model_type)]).read(directory)
     return blueprint
+
+
+def _refuse_quantised(config: Mapping[str, object]) -> None:
+    text = config.get("text_config")
+    for values in (config, text if isinstance(text, dict) else {}):
+        found = values.get("quantization_config") or values.get("compression_config")
+        if found:
+            method = found.get("quant_method", "no name") if isinstance(found, dict) else found
+            raise CheckpointError(
+                f"config.json has a quantization_config of {method!r}; quantised safetensors are not read, take the "
+                "checkpoint that is not quantised, or a GGUF file of it"
+            )

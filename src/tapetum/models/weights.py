@@ -121,7 +121,7 @@ class Checkpoint:
             if canonical in self._homes:
                 raise CheckpointError(f"{directory}: tensor {canonical!r} is stored twice; remove one shard")
             self._homes[canonical] = name
-        self._check_names()
+        self._check()
 
     def weights(
         self, dtype: torch.dtype, device: torch.device, ops: OpTable, pack_folder: Path | None
@@ -161,16 +161,21 @@ class Checkpoint:
         )
         return Packs(PackFile(folder, origin))
 
-    def _check_names(self) -> None:
+    def _check(self) -> None:
         missing, unknown = self._table.differences(self._homes)
         if missing:
             raise CheckpointError(
-                f"{self._directory} lacks {_some(missing)}; the checkpoint does not fit its config.json"
+                f"{self._directory} lacks {_some(missing)}; it does not fit its config.json, download it again"
             )
         if unknown:
             raise CheckpointError(
-                f"{self._directory} holds tensors that no part of the model uses: {_some(unknown)}"
+                f"{self._directory} holds tensors that no part of the model uses: {_some(unknown)}; "
+                "take the checkpoint that goes with its config.json"
             )
+        for slot in self._table.slots:
+            for source in slot.sources:
+                if refusal := self._store.refusal(self._homes[source]):
+                    raise CheckpointError(refusal)
 
     def _join(self, slot: Slot) -> Tensor:
         parts = [self._store.read(self._homes[source]) for source in slot.sources]
@@ -178,7 +183,8 @@ class Checkpoint:
         joined = parts[0] if is_stored_so else (slot.convert or torch.cat)(parts)
         if tuple(joined.shape) != slot.shape:
             raise CheckpointError(
-                f"{' + '.join(slot.sources)} has shape {tuple(joined.shape)}, config.json says {slot.shape}"
+                f"{self._directory}: {' + '.join(slot.sources)} has shape {tuple(joined.shape)}, config.json says "
+                f"{slot.shape}; take the checkpoint that goes with its config.json"
             )
         return joined
 

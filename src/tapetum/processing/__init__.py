@@ -44,6 +44,6 @@ def load_processor(directory: Path) -> Processor:
     if family is None:
         known = ", ".join(_FAMILIES)
         raise CheckpointError(
-            f"{directory}: model_type {config.get('model_type')!r} is not supported; supported are {known}"
+            f"config.json in {directory} has model_type {config.get('model_type')!r}; supported are {known}"
         )
     return family(directory, config)
