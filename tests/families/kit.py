@@ -21,6 +21,7 @@ from tapetum.assets import MODEL_DIR
 Part = dict[str, object]
 Messages = Sequence[dict[str, object]]
 WORDS = "river stone window total market 12.50 bridge What is the color of circle table 7 Names".split()  # noqa: SIM905
+PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")  # in a config
 SIZES = ((224, 224), (300, 120), (90, 300), (28, 28), (1, 1), (640, 480), (1400, 10), (12, 1200))
 
 
@@ -62,7 +63,8 @@ class Oracle:
         A guess that is right saves the time: one forward over all of it shows that each of its tokens is the most
         likely behind those before it. One that is not is put aside, and so is one that might stand for a picture.
         """
-        if len(guess) == max_tokens and set(guess).isdisjoint(self.tokenizer.all_special_ids):
+        config = self.model.config.to_dict()
+        if len(guess) == max_tokens and not {config.get(key) for key in PLACEHOLDERS}.intersection(guess):
             logits = self.model(**_longer(inputs.arguments, guess)).logits[0, -max_tokens - 1 :].float()
             if logits[:-1].argmax(-1).tolist() == list(guess):
                 return Answer(logits=logits[0], token_ids=tuple(guess))
