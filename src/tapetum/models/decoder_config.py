@@ -269,6 +269,7 @@ def _read_experts(reader: ConfigReader, kind: _Kind, num_layers: int) -> Experts
 
 def _refuse_what_is_not_there(reader: ConfigReader) -> None:
     reader.only("mlp_bias", False)
+    reader.only("rope_interleaved", False)
     reader.only("use_bidirectional_attention", False)
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if reader.has(key):
