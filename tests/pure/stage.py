@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, TokenEvent
+from tapetum.core.plan import BatchPlan, StepResult, TokenEvent
 from tapetum.core.request import Request
 from tapetum.sched import build_scheduler
 from tests.scripted import ScriptedExecutor
@@ -77,11 +77,13 @@ class Stage:
         self.finish_step(plan)
         return plan
 
-    def finish_step(self, plan: BatchPlan) -> None:
-        result = self.executor.execute(plan)
+    def finish_step(self, plan: BatchPlan, executed: BatchPlan | None = None) -> StepResult:
+        """Of a plan that was foreseen, what is `executed` may be less."""
+        result = self.executor.execute(executed or plan)
         self.now += self._step_seconds(plan)
         self.plans.append(plan)
         self.tell(self.scheduler.commit(plan, result, self.now))
+        return result
 
     def tell(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -106,7 +108,7 @@ class Stage:
         assert stats.num_held_blocks == stats.num_running == stats.num_waiting == 0
         assert not self.scheduler.has_work
         assert not self.executor.request_ids and not self.executor.encode_keys
-        assert self.scheduler._under_way is None
+        assert self.scheduler._encodes.under_way is None
         assert stats.feature_bytes <= self.scheduler._visual.capacity_bytes
         assert stats.num_free_blocks + stats.num_cached_blocks == self.scheduler._ledger.pool.num_blocks
         assert self.scheduler._visual.num_pinned == 0

@@ -10,6 +10,7 @@ from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request
+from tapetum.sched.foresight import Foresight
 from tests.pure.stage import SIZE, Stage
 from tests.scripted import ScriptedExecutor, hashed_token, make_item, make_request
 
@@ -36,6 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         itl_target_ms=st.sampled_from([1.0, 7.0, 30.0]),
         schedule=st.sampled_from(["balanced", "throughput"]),
         is_caching=st.booleans(),
+        speculate=st.sampled_from(["auto", "off"]),
         quantum=st.sampled_from([0.0, 0.3]),
         patch_s=st.sampled_from([1e-5, 3e-3]),  # of the largest picture 0.4 ms or 0.1 s
         is_atomic=st.booleans(),
@@ -50,6 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         itl_target_ms: float,
         schedule: str,
         is_caching: bool,
+        speculate: str,
         quantum: float,
         patch_s: float,
         is_atomic: bool,
@@ -68,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             encoder_budget_tokens=encoder,
             itl_target_ms=itl_target_ms,
             schedule=schedule,
+            speculate=speculate,
         )
         self.is_atomic = is_atomic
         # a step may take a picture whole that has no room in it
@@ -76,6 +80,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.requests: dict[str, Request] = {}
         self.refused = 0
         self.in_flight: BatchPlan | None = None
+        self.executed: BatchPlan | None = None  # of the plan in flight, what is not void
+        self.foreseen: Foresight | None = None
 
     def _live(self) -> list[str]:
         return sorted(self.requests.keys() - self.stage.ends.keys())
@@ -123,7 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self) -> None:
         scheduler, roster = self.stage.scheduler, self.stage.scheduler._roster
         decoding = {progress.request_id for progress in roster.running if progress.is_decoding}
-        was_under_way = scheduler._under_way.item if scheduler._under_way else None
+        was_under_way = scheduler._encodes.under_way.item if scheduler._encodes.under_way else None
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
         max_rows, max_tokens, max_visual = self.limits
@@ -139,7 +145,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_slices(self, before: MediaItem | None) -> None:
         """An encode under way goes on in every step, while somebody waits for it, and it is the only one."""
-        under_way = self.stage.scheduler._under_way
+        under_way = self.stage.scheduler._encodes.under_way
         unfinished = [job for job in self.in_flight.encodes if job.end < 1]
         assert [job.item for job in unfinished] == ([under_way.item] if under_way else [])
         wanted = {span.key for name in self._live() for span in self.requests[name].prompt.spans}
@@ -150,8 +156,48 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight is not None)
     @rule()
     def commit(self) -> None:
-        plan, self.in_flight = self.in_flight, None
-        self.stage.finish_step(plan)
+        result = self.stage.finish_step(self.in_flight, self.executed)
+        self.in_flight = self.executed = None
+        if self.foreseen is not None:
+            self.in_flight, self.executed = self.foreseen.plan, self.foreseen.given(result)
+            self.foreseen = None
+
+    @precondition(lambda self: self.in_flight is not None and self.foreseen is None)
+    @rule()
+    def foresee(self) -> None:
+        self.foreseen = self.stage.scheduler.foresee(self.in_flight, self.stage.now)
+
+    @precondition(lambda self: self.foreseen is not None)
+    @rule()
+    def withdraw(self) -> None:
+        self.stage.scheduler.withdraw(self.foreseen.plan)
+        self.foreseen = None
+
+    @precondition(lambda self: self.foreseen is not None)
+    @rule()
+    def schedule_what_was_foreseen(self) -> None:
+        """The plan that the scheduler makes of the result has the rows that were foreseen, if not their guesses."""
+        foreseen, plan = self.foreseen, self.in_flight
+        self.withdraw()
+        result = self.stage.finish_step(plan, self.executed)
+        self.in_flight = self.executed = None
+        waits = self.stage.scheduler.num_waiting
+        self.schedule()
+        wanted = [(row.request_id, row.start) for row in foreseen.given(result).rows]
+        ended = {event.request_id for event in self.stage.scheduler._news}
+        found = [(row.request_id, row.start) for row in self.in_flight.rows]
+        assert waits or found == [row for row in wanted if row[0] in self._live() and row[0] not in ended]
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule(count=st.integers(1, 20))
+    def steps_ahead(self, count: int) -> None:
+        self.schedule()
+        for _ in range(count):
+            if self.foreseen is None:
+                self.foresee()
+            self.commit()
+            if self.in_flight is None:
+                self.schedule()
 
     @precondition(lambda self: self.in_flight is None)
     @rule(count=st.integers(1, 10))
@@ -194,7 +240,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.feature_bytes <= self.stage.scheduler._visual.capacity_bytes
         assert sum(stats.finished.values()) == len(self.stage.ends) + told
 
-    @precondition(lambda self: self.in_flight is None)
     @rule()
     def reset_caches(self) -> None:
         self.stage.scheduler.reset_caches()
@@ -226,7 +271,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "stage"):
             return
-        if self.in_flight is not None:
+        while self.in_flight is not None:
             self.commit()
         work = sum(request.num_prompt_tokens + request.max_tokens for request in self.requests.values())
         self.stage.drain(max_steps=50 + 10 * work)

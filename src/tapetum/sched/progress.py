@@ -6,12 +6,12 @@ ones and then lets go, so requests that wait for feature memory never wait in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tapetum.cache.visual import VisualCache
 from tapetum.core.media import Span
-from tapetum.core.request import FinishReason, RequestState, RequestStats
+from tapetum.core.request import FinishReason, Request, RequestState, RequestStats
 from tapetum.sched.queue import Rank
 from tapetum.sched.speculate import Speculation
 
@@ -93,13 +93,16 @@ class Progress:
         self.state.media_sources[span.key] = max(known, source, key=_SOURCE_ORDER.index)
 
 
+def ends_of(request: Request) -> Collection[int]:
+    """The tokens with which an answer ends."""
+    return request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
+
+
 def finish_reason_of(state: RequestState) -> FinishReason | None:
     """Whether the newest token is the last one: a stop token (which counts as output) or the limit of tokens."""
-    request = state.request
-    stops = request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
-    if state.output_token_ids[-1] in stops:
+    if state.output_token_ids[-1] in ends_of(state.request):
         return "stop"
-    return "length" if len(state.output_token_ids) >= request.max_tokens else None
+    return "length" if len(state.output_token_ids) >= state.request.max_tokens else None
 
 
 def stats_of(state: RequestState, now: float) -> RequestStats:

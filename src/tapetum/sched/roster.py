@@ -136,6 +136,10 @@ class Roster:
                 events.append(self.end(progress, "error", now, error=too_late(progress.state.request, now)))
         return events
 
+    def has_expired(self, now: float) -> bool:
+        """Whether `end_expired` has something to look at."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= now
+
     @property
     def backlog(self) -> Backlog:
         """What waits, as it was predicted when it came."""

@@ -1,10 +1,10 @@
 """Scheduler: what the next step does, and what has come of the last one.
 
 `schedule` reads the state, reserves blocks and feature memory and returns a frozen plan; `commit` takes the result of
-the plan and returns the news of requests. Every plan is committed or abandoned, an empty one too. In between,
-anything may be added or aborted: what a plan in flight brings for an ended request is dropped. Order within a step:
-running decodes (all of them, every step), prefills under way, admissions; each in rank order. Clock and results come
-in as arguments.
+the plan and returns the news of requests. Every plan is committed or abandoned, an empty one too. In between, anything
+may be added or aborted: what a plan in flight brings for an ended request is dropped. `foresee` may plan one step more
+behind the plan in flight, which is committed in its turn, or withdrawn. Order within a step: running decodes (all of
+them, every step), prefills under way, admissions; each in rank order. Clock and results come in as arguments.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
-from tapetum.core.media import MediaItem
-from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
+from tapetum.core.plan import BatchPlan, EncodeJob, Row, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
-from tapetum.sched.encode import UnderWay
+from tapetum.sched.foresight import Foresight, next_rows, who_goes_on
 from tapetum.sched.limits import AdmissionLimits
-from tapetum.sched.progress import Progress, finish_reason_of, stats_of
+from tapetum.sched.progress import Progress, ends_of, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
+from tapetum.sched.settle import Encodes
 from tapetum.sched.speculate import Speculation
 
 _LOOKAHEAD = 8  # requests that wait and are looked at for short ones
@@ -42,7 +42,7 @@ class Scheduler:
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._max_running = max_running(config, ledger.block_size)
         self._roster = Roster(ledger, visual, cost)
-        self._under_way: UnderWay | None = None
+        self._encodes = Encodes(visual, self._roster)
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
         self._step = 0
@@ -77,8 +77,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to schedule, to tell a client or to tell the executor."""
-        return bool(self.num_running or self.num_waiting or self._news or self._roster.has_released)
+        """Whether there is something to schedule, to commit, to tell a client or to tell the executor."""
+        is_busy = self.num_running or self.num_waiting or self._owners
+        return bool(is_busy or self._news or self._roster.has_released)
 
     @property
     def num_waiting(self) -> int:
@@ -107,9 +108,9 @@ class Scheduler:
         """Decide the next step and reserve what it needs."""
         assert not self._owners, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
-        self._drop_encode_for_nobody()
+        self._encodes.drop_for_nobody()
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
-        draft = Draft(budget, self._ledger, self._visual, self._cost, self._under_way)
+        draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
         self._add_decodes(draft)
         draft.speculate(step_seconds_limit(self._config), may_grow=not self.num_waiting)
         draft.limit_time(step_seconds_limit(self._config))
@@ -118,11 +119,35 @@ class Scheduler:
         draft.add_slice()
         return self._seal(draft)
 
+    def foresee(self, plan: BatchPlan, now: float) -> Foresight | None:
+        """The step after `plan`, which is in flight; None where what comes of `plan` decides it.
+
+        What it reserves stays with the requests: `schedule` would reserve the same.
+        """
+        is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
+        if is_open or self._owners.keys() != {plan.step}:
+            return None
+        live = who_goes_on(plan.rows, self._owners[plan.step])
+        rows = next_rows(live, self._ledger) if live and len(live) == self.num_running else None
+        if rows is None:
+            return None
+        owners = tuple(live)
+        return Foresight(
+            plan=self._sealed(rows, owners),
+            ends={owner.request_id: ends_of(owner.state.request) for owner in owners},
+        )
+
+    def withdraw(self, plan: BatchPlan) -> None:
+        """In place of `commit`, for a foreseen plan that nobody has begun to carry out."""
+        del self._owners[plan.step]
+        self._roster.return_released(plan.released)
+        self._visual.return_dropped(plan.dropped_features)
+
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Take over what a step produced: tokens, full blocks, features, failures."""
         assert result.step == plan.step, f"result of step {result.step} for plan {plan.step}"
         news, self._news = self._news, []
-        news += self._settle_encodes(plan, result, now)
+        news += self._encodes.settle(plan, result, now)
         owners = self._owners.pop(plan.step)
         for row, progress in zip(plan.rows, owners, strict=True):
             if progress.state.phase is Phase.FINISHED:
@@ -219,63 +244,26 @@ class Scheduler:
             self._roster.start(progress, num_matched, now)
             draft.add_prefill(progress)
 
-    def _drop_encode_for_nobody(self) -> None:
-        """One that is under way goes on for a request that was preempted, and ends with its last one."""
-        if self._under_way is None:
-            return
-        item = self._under_way.item
-        key = self._visual.key_of(item)
-        if not (self._visual.waiters(key) or self._roster.wants(item)):
-            self._visual.fail(key)
-            self._under_way = None
-
     def _seal(self, draft: Draft) -> BatchPlan:
+        self._encodes.under_way = draft.encodes.under_way
+        return self._sealed(tuple(draft.rows), tuple(draft.owners), tuple(draft.encodes.jobs))
+
+    def _sealed(
+        self, rows: tuple[Row, ...], owners: tuple[Progress, ...], encodes: tuple[EncodeJob, ...] = ()
+    ) -> BatchPlan:
         self._step += 1
-        self._under_way = draft.encodes.under_way
-        self._owners[self._step] = tuple(draft.owners)
-        admitted = [progress for progress in draft.owners if not progress.is_known]
+        self._owners[self._step] = owners
+        admitted = [progress for progress in owners if not progress.is_known]
         for progress in admitted:
             progress.is_known = True
         return BatchPlan(
             step=self._step,
-            rows=tuple(draft.rows),
-            encodes=tuple(draft.encodes.jobs),
+            rows=rows,
+            encodes=encodes,
             admitted=tuple(progress.state.request for progress in admitted),
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
         )
-
-    def _settle_encodes(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        """Encoded features are resident; failed ones end every request that waits for them."""
-        news: list[TokenEvent] = []
-        waiters: set[str] = set()
-        for job in plan.encodes:
-            key = self._visual.key_of(job.item)
-            error = result.failed_features.get(job.item.key)
-            if error is None:
-                waiters.update(self._visual.waiters(key))
-                self._note_done(job.item, result.encoded[job.item.key])
-                continue
-            self._note_done(job.item, None)
-            for request_id in self._visual.fail(key):
-                if event := self._end(request_id, "error", now, error):
-                    news.append(event)
-        for request_id in waiters:
-            if progress := self._roster.find(request_id):
-                progress.note_encode(result.encode_s, began_s=now - result.encode_s - result.forward_s)
-        return news
-
-    def _note_done(self, item: MediaItem, share: float | None) -> None:
-        """So much of an item is encoded; None if that has failed."""
-        current = self._under_way if self._under_way and self._under_way.item.key == item.key else None
-        if share is not None and share >= 1:
-            self._visual.complete(self._visual.key_of(item))
-        elif share is not None:
-            assert current is not None, "an encode with work left is under way"
-            current.done = share
-            return
-        if current is not None:
-            self._under_way = None
 
     def _take_tokens(
         self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float

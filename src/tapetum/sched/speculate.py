@@ -21,6 +21,7 @@ _RETRY_LENGTH = 4
 _RETRY_RATE = 0.9  # would it pay if so many came true
 _LEAST_SECONDS = 1e-9  # of a step
 _FORGETTING = 0.85  # of what was seen before, with every guess
+_LONGEST_REST = 4  # tokens
 
 
 @dataclass(slots=True)
@@ -53,9 +54,27 @@ class Speculation:
         }
         self._taken: Guess | None = None
         self._num_idle = 0
+        self._num_vain = 0  # times that nothing was worth guessing, one after the other
+        self._num_to_rest = 0  # tokens
 
     def take(self, longest: int, step: Outlook) -> tuple[int, ...]:
         """Tokens to verify in a step of this outlook; () where there are none or they would not pay."""
+        taken = self._take(longest, step)
+        self._num_vain = 0 if taken else self._num_vain + 1
+        self._num_to_rest = min(self._num_vain // 2, _LONGEST_REST)
+        return taken
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether a token may pass without a guess: the longer none was worth it, the less there is to miss."""
+        return self._num_to_rest > 0
+
+    def rest(self) -> None:
+        """Let a token pass."""
+        self._num_to_rest -= 1
+        self._num_idle += 1
+
+    def _take(self, longest: int, step: Outlook) -> tuple[int, ...]:
         guess = self._lookup.guess(min(longest, MAX_GUESS)) if longest > 0 else None
         if guess is None:
             return ()
