@@ -111,7 +111,7 @@ def test_answers_do_not_depend_on_how_they_are_scheduled(
     add_all(engine, [constrained(engine, name) for name in NAMES])
     engine.add(request_for(engine, "free", "And you?"))
     listener = Listener()
-    listener.hear(engine.take_inbox())
+    listener.hear(engine.take_news())
     wait([future for _, future in engine._constraints._compiling])  # so that all of them begin together
     whole = run_to_end(engine, listener)
     assert {name: tuple(token.token_id for token in whole[name].tokens) for name in NAMES} == alone

@@ -164,14 +164,26 @@ async def test_refusal_and_acceptance_do_not_wait_for_the_step(service, executor
     assert (await generation.output()).outputs[0].text == TEXT
 
 
+async def test_acceptance_does_not_wait_for_the_step_of_others(service, executor):
+    executor.gate = threading.Semaphore(0)
+    with named("first", "second"):
+        first = await service.submit(chat("first"), GREEDY)
+        second = await asyncio.wait_for(service.submit(chat("second"), GREEDY), 5)
+    executor.gate.release(1000)
+    for generation in (first, second):
+        assert (await generation.output()).outputs[0].text == TEXT
+    await at_rest(service, executor)
+
+
 async def test_a_client_that_leaves_while_it_waits_for_acceptance(service, executor):
     executor.gate = threading.Semaphore(0)
     first = await service.submit(chat("first"), GREEDY)
-    second = asyncio.create_task(service.submit(chat("second"), GREEDY))
-    await asyncio.sleep(0.05)  # the engine thread is in a step and does not look at its inbox
-    second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await second
+    with patch.object(service._link._engine, "_hear"):  # the loop has no time for its inbox
+        second = asyncio.create_task(service.submit(chat("second"), GREEDY))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
     executor.gate.release(1000)
     assert (await first.output()).outputs[0].text == TEXT
     await at_rest(service, executor)

@@ -31,6 +31,7 @@ class Constraints:
         self._pool: ThreadPoolExecutor | None = None
         self._compiling: list[tuple[Request, Future[Constraint]]] = []
         self._live: dict[str, Constraint] = {}
+        self._bound: dict[str, Constraint] = {}  # by the last plan; who left since then is still among them
 
     @property
     def is_compiling(self) -> bool:
@@ -102,15 +103,16 @@ class Constraints:
         if not self._live:
             return plan
         names = [row.request_id for row in plan.rows if row.has_sample and row.request_id in self._live]
-        return replace(plan, masks={name: self._live[name].mask for name in names})
+        self._bound = {name: self._live[name] for name in names}
+        return replace(plan, masks={name: constraint.mask for name, constraint in self._bound.items()})
 
-    def follow(self, result: StepResult) -> StepResult:
-        """Advance by the tokens of a step. A request that cannot go on has failed in place of its token."""
+    def follow(self, plan: BatchPlan, result: StepResult) -> StepResult:
+        """Advance by the tokens of a plan that was bound. A request that cannot go on has failed instead."""
         failed: dict[str, TapetumError] = {}
-        for request_id in result.tokens.keys() & self._live.keys():
+        for request_id in result.tokens.keys() & plan.masks.keys():
             (token,) = result.tokens[request_id]  # nothing is guessed where a grammar rules
             try:
-                self._live[request_id].advance(token.token_id)
+                self._bound[request_id].advance(token.token_id)
             except TapetumError as error:
                 failed[request_id] = error
         if not failed:

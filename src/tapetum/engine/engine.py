@@ -1,19 +1,17 @@
-"""The loop: take what came in, schedule, execute, commit, and turn tokens into text.
+"""One model at work: hear who came, schedule, execute, commit, and turn tokens into text.
 
-Owns the scheduler, the executor and one answer per request. `add`, `abort` and `reset_caches` may be called from any
-thread; they land in an inbox that the next `step` empties. `step` itself belongs to one thread; what only reads may
-come from another and sees the state of some moment. Threads, clients and their queues are the service's business; the
-offline LLM calls `step` by hand.
+Owns the scheduler, the executor and the answers. `add`, `abort` and `reset_caches` may be called from any thread; they
+land in an inbox that is emptied with the news. All else belongs to one thread, but what only reads may come from
+another and sees the state of some moment. `step` does one turn of everything, which is how the offline LLM runs; the
+parts that it is made of are for a loop that does some of them while a plan is executed (overlap.py).
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
@@ -22,18 +20,17 @@ from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Executor, StepResult, TokenEvent
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog, SchedulerStats
-from tapetum.engine.answer import Answer
+from tapetum.engine.answers import Answers
 from tapetum.engine.constraints import Constraints
+from tapetum.engine.execution import Outcome, carry_out
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
-from tapetum.engine.isolate import execute_apart
 from tapetum.engine.meters import Meters, Metric
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
 from tapetum.sched import build_scheduler
+from tapetum.sched.foresight import Foresight
 from tapetum.text.grammar import Constraint
-
-_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -60,8 +57,9 @@ class Engine:
         self._scheduler = build_scheduler(config, facts, self._cost)
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
-        self._answers: dict[str, Answer] = {}
         self._constraints = Constraints(files.tokenizer)
+        self._answers = Answers(files.tokenizer, self._constraints, self.meters, self._scheduler.finish)
+        self._untold: list[tuple[Outcome, list[TokenEvent], float]] = []  # what came of steps, and when
 
     def add(self, request: Request) -> None:
         self._inbox.append(request)
@@ -77,8 +75,14 @@ class Engine:
         return done
 
     @property
+    def has_mail(self) -> bool:
+        """Whether somebody came, or wants to go."""
+        return bool(self._inbox)
+
+    @property
     def has_work(self) -> bool:
-        return bool(self._inbox) or self._constraints.is_compiling or self._scheduler.has_work
+        is_told = not (self._untold or self._answers.has_news)
+        return self.has_mail or self._constraints.is_compiling or self._scheduler.has_work or not is_told
 
     @property
     def backlog(self) -> Backlog:
@@ -115,119 +119,115 @@ class Engine:
         )
 
     def step(self) -> dict[str, Delta]:
-        """One turn of the loop: the news of every request that has any."""
-        news = self.take_inbox()
-        plan = self._constraints.bind(self._scheduler.schedule(self.clock()))
-        try:
-            result = self._constraints.follow(self._execute(plan))
-        except BaseException:  # an interrupt, or a device that is lost: end what was in the step, and say so
-            now = self.clock()
-            error = EngineError("the step was broken off; send the request again")
-            self._tell(news, self._scheduler.abandon(plan, error, now), now)
-            raise
-        now = self.clock()
-        self._tell(news, self._scheduler.commit(plan, result, now), now)
-        return news
+        """One turn of everything: the news of every request that has any."""
+        self._hear()
+        plan = self.plan()
+        if plan.is_empty:
+            self.skip(plan)
+        else:
+            try:
+                outcome = self.carry_out(plan)
+            except BaseException:  # an interrupt, or a device that is lost
+                self.abandon(plan)
+                raise
+            self.commit(plan, outcome)
+        self._tell()
+        return self._answers.take_news()
 
-    def take_inbox(self) -> dict[str, Delta]:
-        """Admit, refuse and abort; `step` begins with it, a loop may tell its news before the step is done."""
-        news: dict[str, Delta] = {}
+    def take_news(self) -> dict[str, Delta]:
+        """The news of every request that has any, who came and went among them: admitted, refused, aborted."""
+        self._tell()
+        self._hear()
+        return self._answers.take_news()
+
+    def plan(self) -> BatchPlan:
+        """The next step; it is committed, skipped or abandoned."""
+        return self._constraints.bind(self._scheduler.schedule(self.clock()))
+
+    def foresee(self, plan: BatchPlan) -> Foresight | None:
+        """The step after the one in flight, where that can be told; it is committed, withdrawn or abandoned."""
+        return self._scheduler.foresee(plan, self.clock())
+
+    def withdraw(self, plan: BatchPlan) -> None:
+        self._scheduler.withdraw(plan)
+
+    def carry_out(self, plan: BatchPlan) -> Outcome:
+        """On whatever thread, one plan after the other."""
+        return carry_out(self._executor, plan)
+
+    def skip(self, plan: BatchPlan) -> None:
+        """Commit a plan with nothing in it; while a grammar is compiled, look away for a moment."""
+        self._constraints.wait()
+        self.commit(plan, Outcome(plan, StepResult(step=plan.step)))
+
+    def commit(self, plan: BatchPlan, outcome: Outcome) -> None:
+        """Take over what came of a plan; of answers that their text may end, read it at once."""
+        result = self._constraints.follow(plan, outcome.result)
+        now = self.clock()
+        later: list[TokenEvent] = []
+        for event in self._scheduler.commit(plan, result, now):
+            if self._answers.may_end(event.request_id):
+                self._answers.tell((event,), now)
+            else:
+                later.append(event)
+        self._untold.append((outcome, later, now))
+
+    def abandon(self, plan: BatchPlan) -> None:
+        """A plan was broken off: end what was in it, and say so."""
+        now = self.clock()
+        error = EngineError("the step was broken off; send the request again")
+        self._answers.tell(self._scheduler.abandon(plan, error, now), now)
+
+    def abort_all(self) -> dict[str, Delta]:
+        """End every request, those in the inbox too; nothing may be in flight."""
+        self._tell()
+        self._hear()
+        for request_id in self._constraints.drop_all():
+            self._answers.add_news(request_id, Delta(finish_reason="abort"))
+        now = self.clock()
+        self._answers.tell(self._scheduler.close(now), now)
+        return self._answers.take_news()
+
+    def _tell(self) -> None:
+        """Make news of what came of steps, and learn from it what steps take."""
+        for outcome, events, now in self._untold:
+            if outcome.plan.has_work and outcome.is_whole:
+                observe(self._cost, outcome.plan, outcome.result)
+                self.meters.executed(outcome.plan, self._answers.num_visual_tokens(outcome.plan))
+            self._answers.tell(events, now)
+        self._untold.clear()
+
+    def _hear(self) -> None:
+        """Empty the inbox: admit, refuse and abort."""
         while self._inbox:
             entry = self._inbox.popleft()
             now = self.clock()
             if isinstance(entry, Request) and entry.sampling.grammar is not None:
                 self._constraints.compile(entry)
             elif isinstance(entry, Request):
-                news[entry.request_id] = self._admit(entry, now)
+                self._admit(entry, now)
             elif isinstance(entry, Future):
                 self._scheduler.reset_caches()
                 entry.set_result(None)
             elif self._constraints.drop(entry):
-                news[entry] = Delta(finish_reason="abort")
+                self._answers.add_news(entry, Delta(finish_reason="abort"))
             elif event := self._scheduler.abort(entry, now):
-                self._tell(news, (event,), now)
+                self._answers.tell((event,), now)
         for request, outcome in self._constraints.take_compiled():
-            news[request.request_id] = self._admit(request, self.clock(), outcome)
+            self._admit(request, self.clock(), outcome)
         for request_id, error in self._constraints.drop_late(self.clock()).items():
-            news[request_id] = Delta(finish_reason="error", error=error)
-        return news
-
-    def abort_all(self) -> dict[str, Delta]:
-        """End every request, those in the inbox too."""
-        news = self.take_inbox()
-        now = self.clock()
-        news |= {request_id: Delta(finish_reason="abort") for request_id in self._constraints.drop_all()}
-        self._tell(news, self._scheduler.close(now), now)
-        return news
+            self._answers.add_news(request_id, Delta(finish_reason="error", error=error))
 
     def _admit(
         self, request: Request, now: float, constraint: Constraint | TapetumError | None = None
-    ) -> Delta:
+    ) -> None:
         try:
             if isinstance(constraint, TapetumError):
                 raise constraint
             self._scheduler.add(request, now)
         except TapetumError as error:
-            return Delta(finish_reason="error", error=error)
+            self._answers.add_news(request.request_id, Delta(finish_reason="error", error=error))
+            return
         if constraint is not None:
             self._constraints.begin(request.request_id, constraint)
-        self._answers[request.request_id] = Answer(request, self.tokenizer)
-        self.meters.taken(request)
-        return Delta()
-
-    def _execute(self, plan: BatchPlan) -> StepResult:
-        if plan.is_empty:
-            self._constraints.wait()
-            return StepResult(step=plan.step)
-        try:
-            result = self._executor.execute(plan)
-        except Exception:  # whatever a plan meets must not end the loop while a part of it can go on
-            _log.exception("step %d failed; its parts run one at a time", plan.step)
-            return execute_apart(self._executor, plan)
-        observe(self._cost, plan, result)
-        self.meters.executed(plan, self._visual_tokens(plan))
-        return result
-
-    def _visual_tokens(self, plan: BatchPlan) -> int:
-        """How many of the tokens of a plan's rows stand for pictures."""
-        count = 0
-        for row in plan.rows:
-            if not row.is_decode:  # which has none
-                spans = self._answers[row.request_id].request.prompt.spans
-                count += sum(max(0, min(span.end, row.end) - max(span.start, row.start)) for span in spans)
-        return count
-
-    def _tell(self, news: dict[str, Delta], events: Iterable[TokenEvent], now: float) -> None:
-        """Add the events to the news, and end what a stop string or a grammar ends."""
-        for event in events:
-            answer = self._answers[event.request_id]
-            delta = answer.read(event)
-            self._measure(answer, event, len(delta.tokens), now)
-            is_over = self._constraints.is_over(event.request_id)
-            if (
-                delta.finish_reason == "length" and is_over
-            ):  # whole, though its last token was the last allowed
-                delta = replace(delta, finish_reason="stop")
-            if event.finish_reason is None and (answer.has_met_stop_string or is_over):
-                end = self._scheduler.finish(event.request_id, now)
-                assert end is not None, "a request without a last event is still there"
-                self._measure(answer, end, 0, now)
-                delta = delta.then(answer.read(end))
-            if delta.finish_reason in ("stop", "length"):
-                self.meters.answered(answer.request, answer.num_tokens)
-            if delta.finish_reason is not None:
-                del self._answers[event.request_id]
-                self._constraints.forget(event.request_id)
-            before = news.get(event.request_id)
-            news[event.request_id] = delta if before is None else before.then(delta)
-
-    def _measure(self, answer: Answer, event: TokenEvent, num_tokens: int, now: float) -> None:
-        if num_tokens:
-            is_first = answer.last_token_s is None
-            if answer.last_token_s is not None:
-                self.meters.tokens(num_tokens, now - answer.last_token_s)
-            answer.last_token_s = now
-            if is_first and event.stats is not None:
-                self.meters.first_token(event.stats)
-        if event.finish_reason is not None and event.stats is not None:
-            self.meters.finished(event.stats, has_tokens=answer.last_token_s is not None)
+        self._answers.begin(request)

@@ -1,4 +1,4 @@
-"""The one thread that steps an engine.
+"""The thread that steps an engine, with another one that carries the steps out (overlap.py).
 
 Owns the thread: it sleeps while there is nothing to do, beats while it lives, and ends in one of two ways, stopped
 (drained, or the rest aborted) or dead (the only broad catch of the thread). What happens to the news is up to the
@@ -15,6 +15,7 @@ from tapetum.core.errors import EngineDead
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.output import Delta
+from tapetum.engine.overlap import Overlap
 
 _log = logging.getLogger(__name__)
 _BEAT_S = 1.0  # longest sleep of an idle loop
@@ -35,6 +36,7 @@ class EngineLoop:
         self._on_news = on_news
         self._on_death = on_death
         self._changed = threading.Condition()
+        self._overlap = Overlap(engine, self._changed, self._tell)
         self._last_beat_s = engine.clock()
         self._stop_by_s: float | None = None  # set when stopping: drain until then
         self._is_dead = False
@@ -76,8 +78,8 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._tell(self._engine.take_inbox())
-                self._tell(self._engine.step())
+                self._overlap.turn()
+            self._overlap.close()
             self._tell(self._engine.abort_all())
         except BaseException as error:
             self._is_dead = True
