@@ -29,6 +29,7 @@ from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
     EVERY_STEP,
+    HALVES,
     IGNORED_KEYS,
     Normalisation,
     check_switches,
@@ -40,7 +41,6 @@ from tapetum.processing.tiles import Canvas, TileShape, cut_tiles
 
 START_TOKEN = "<start_of_image>"
 END_TOKEN = "<end_of_image>"
-HALVES = ((0.5,) * 3, (0.5,) * 3)
 
 Size = tuple[int, int]
 
@@ -197,7 +197,7 @@ def read_shape(directory: Path, reader: ConfigReader) -> tuple[TileShape, int]:
     return shape, side
 
 
-def normalisation(directory: Path) -> Normalisation:
+def read_colours(directory: Path) -> Normalisation:
     """What the patch embedding is folded with."""
     return read_normalisation(read_settings(directory), HALVES)
 

@@ -30,6 +30,7 @@ from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
     EVERY_STEP,
+    HALVES,
     IGNORED_KEYS,
     JOINT,
     Normalisation,
@@ -45,7 +46,6 @@ OVERVIEW_TOKEN = "<global-img>"
 VIDEO_SLOT = "<video>"
 USUAL_EDGE, USUAL_TILE = 4 * 364, 364  # of a checkpoint that says nothing
 MAX_EDGE = 4096
-HALVES = ((0.5,) * 3, (0.5,) * 3)
 
 Size = tuple[int, int]
 
@@ -252,7 +252,7 @@ def read_shape(directory: Path, reader: ConfigReader) -> tuple[TileShape, int]:
     return shape, merge_size
 
 
-def normalisation(directory: Path) -> Normalisation:
+def read_colours(directory: Path) -> Normalisation:
     """What the patch embedding is folded with."""
     return read_normalisation(read_settings(directory), HALVES)
 

@@ -18,7 +18,7 @@ from tapetum.models.siglip import SiglipDefaults, read_siglip
 from tapetum.models.tiled import TiledTower, TowerConfig
 from tapetum.models.weights import Weights
 from tapetum.ops.table import OpTable
-from tapetum.processing.gemma3 import normalisation, read_shape
+from tapetum.processing.gemma3 import read_colours, read_shape
 
 _IGNORED = ("boi_token_index", "eoi_token_index", "image_token_index")
 
@@ -45,7 +45,7 @@ def read(directory: Path) -> Blueprint:
         SiglipDefaults(width=768, num_heads=12),
         side=shape.side,
         patch_size=shape.patch_size,
-        normalisation=normalisation(directory),
+        normalisation=read_colours(directory),
     )
     text.finish((*IGNORED_KEYS, "tie_word_embeddings"))
     reader.finish((*IGNORED_KEYS, *_IGNORED))

@@ -18,7 +18,7 @@ from tapetum.models.siglip import SiglipDefaults, read_siglip
 from tapetum.models.tiled import TiledTower, TowerConfig
 from tapetum.models.weights import Weights
 from tapetum.ops.table import OpTable
-from tapetum.processing.idefics import normalisation, read_shape
+from tapetum.processing.idefics import read_colours, read_shape
 
 # What processor and tokenizer say, how it was trained, and parts of Idefics2 that later files still describe.
 _IGNORED = (
@@ -53,7 +53,7 @@ def read(directory: Path) -> Blueprint:
         SiglipDefaults(width=1152, num_heads=16),
         side=shape.side,
         patch_size=shape.patch_size,
-        normalisation=normalisation(directory),
+        normalisation=read_colours(directory),
     )
     text.finish(_IGNORED)
     reader.finish(_IGNORED)
