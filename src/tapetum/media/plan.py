@@ -22,7 +22,6 @@ from tapetum.media.source import Loaded, SourceReader, VideoFile, is_frame_list
 from tapetum.media.video import VideoHeader, read_frames, read_header
 from tapetum.processing.base import Processor
 from tapetum.processing.options import ALL_FRAMES, ProcessorOptions, ServerOptions
-from tapetum.processing.sampling import DEFAULT_FPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,13 +131,14 @@ class Planner:
                     f"frame {number} of the clip is {size[0]}x{size[1]}, frame 0 is {sizes[0][0]}x{sizes[0][1]}; "
                     "scale all frames to one size"
                 )
+        sampling = self._processor.sampling
         total = count = len(frames)
         wanted = options.num_frames or ALL_FRAMES
         if wanted != ALL_FRAMES or options.max_frames:
             every = ProcessorOptions(num_frames=wanted, max_frames=options.max_frames)
-            count = self._processor.sampling.count(total, 0.0, every)
-        rate = (options.fps or DEFAULT_FPS) * count / total if count < total else None
-        chosen = tuple(frames[index] for index in self._processor.sampling.spread(total, count))
+            count = sampling.count(total, 0.0, every)
+        rate = (options.fps or sampling.fps) * count / total if count < total else None
+        chosen = tuple(frames[index] for index in sampling.spread(total, count))
         return Shot(kind="video", size=sizes[0], num_frames=count, frame_rate=rate, frames=chosen)
 
     def _from_file(self, file: VideoFile, options: ProcessorOptions, go_on: GoOn) -> Shot:

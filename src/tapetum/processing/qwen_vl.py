@@ -28,7 +28,7 @@ from tapetum.processing.layout import Piece, Placement, Segment, Special, lay_ou
 from tapetum.processing.options import ProcessorOptions
 from tapetum.processing.patches import PatchShape, cut
 from tapetum.processing.pixels import Picture
-from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
+from tapetum.processing.sampling import FrameSampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class QwenVLProcessor:
         used = self._used(kind, (width, height), frames, options)
         rows, columns = used[1] // self.patch_size, used[0] // self.patch_size
         has_clock = kind == "video" and self.tokens_per_second is not None
-        rate = frame_rate or options.fps or DEFAULT_FPS
+        rate = frame_rate or options.fps or self.sampling.fps
         times = tuple(frame_times) or tuple(number / rate for number in range(frames))
         return Geometry(
             kind=kind,

@@ -16,14 +16,14 @@ import numpy as np
 
 from tapetum.processing.options import ALL_FRAMES, ProcessorOptions
 
-DEFAULT_FPS = 2.0  # the rate Qwen's families were trained at; used for frames that come without one
+DEFAULT_FPS = 2.0  # the rate Qwen's families were trained at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSampling:
     """The numbers of one checkpoint; options of a request go before them."""
 
-    fps: float = DEFAULT_FPS
+    fps: float = DEFAULT_FPS  # also of frames that come as a list and without a rate
     num_frames: int | None = None  # so many whatever the length, instead of a rate
     min_frames: int = 4
     max_frames: int = 768
