@@ -169,8 +169,8 @@ def test_the_prompt_of_a_picture_equals_transformers(columns: int, rows: int) ->
 
 @pytest.mark.parametrize(("frames", "rate"), [(1, None), (8, None), (64, 1.0), (121, 0.5), (3, 0.0009)])
 def test_the_prompt_of_a_clip_equals_transformers(frames: int, rate: float | None) -> None:
-    """A clip without a rate is one of 24 frames a second, by transformers' rule."""
-    fps = rate or 24
+    """Frames without a rate are taken to have that of the checkpoint; transformers takes 24, and warns."""
+    fps = rate or 1
     clip = SimpleNamespace(
         fps=fps, duration=frames / fps, timestamps=[index / fps for index in range(frames)]
     )

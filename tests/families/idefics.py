@@ -172,14 +172,14 @@ def _expanded(part: dict[str, object], processor: Idefics3Processor) -> str:
 
 
 def _clip_words(frames: int, processor: Idefics3Processor) -> str:
-    """As a list of frames that tells neither its rate nor its length."""
+    """Of frames at the rate of the checkpoint, one a second."""
     this = SimpleNamespace(
         image_seq_len=processor.image_seq_len,
         image_token="<image>",
         fake_image_token="<fake_token_around_image>",
         global_image_token="<global-img>",
     )
-    clip = SimpleNamespace(fps=24, duration=frames / 24, timestamps=[index / 24 for index in range(frames)])
+    clip = SimpleNamespace(fps=1, duration=frames, timestamps=range(frames))
     inputs = {"pixel_values": np.empty((1, frames)), "video_metadata": [clip]}
     with mock.patch.object(processing_smolvlm, "num2words", NUMBERS.get):
         return processing_smolvlm.SmolVLMProcessor.replace_video_token(this, inputs, 0)

@@ -22,7 +22,7 @@ from tapetum.core.errors import ConfigError
 from tapetum.core.files import ConfigReader, read_json
 from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
-from tapetum.processing.idefics_clips import LIST_RATE, ClipSampling, clip_pieces
+from tapetum.processing.idefics_clips import ClipSampling, clip_pieces
 from tapetum.processing.layout import Piece, Placement, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
 from tapetum.processing.pixels import Picture, size_of
@@ -114,7 +114,7 @@ class IdeficsProcessor:
         tiles = None if used == self._tile else self._tiles(used)
         num_tiles = self._num_tiles(used) * frames
         check_budget(kind, num_tiles * self._tokens.num_tokens, options)
-        side, rate = self.shape.side, frame_rate or options.fps or LIST_RATE
+        side, rate = self.shape.side, frame_rate or options.fps or self.sampling.fps
         times = tuple(frame_times) or tuple(index / rate for index in range(frames))
         return Geometry(
             kind=kind,

@@ -13,7 +13,6 @@ from tapetum.processing.layout import Piece
 from tapetum.processing.number_words import in_words
 from tapetum.processing.sampling import FrameSampling
 
-LIST_RATE = 24.0  # frames a second of a list of frames that tells no rate, as in transformers
 MARGIN_S = 1.0  # left out at both ends of a long clip
 ROUNDING_S = 1e-6  # a time that is whole but for rounding is told as it is
 
