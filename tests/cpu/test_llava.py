@@ -16,11 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, LlavaOnevisionProcessor
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    LlavaOnevisionProcessor,
+    LlavaProcessor,
+)
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.image_utils import ChannelDimension
 from transformers.models.llava_onevision.modeling_llava_onevision import unpad_image
 
+from tapetum import LLM, SamplingParams
 from tapetum.core.errors import CheckpointError
 from tapetum.core.media import Geometry
 from tapetum.models.base import VisionLanguageModel
@@ -30,6 +37,8 @@ from tapetum.processing import load_processor
 from tapetum.processing.anyres import best_field, scaled_into, unpadded
 from tapetum.processing.base import Processor
 from tapetum.processing.options import ProcessorOptions
+from tests.cpu.test_tokenizer_oracle import sentencepiece
+from tests.cpu.test_tokenizer_oracle import write as write_tokenizer
 from tests.families import llava
 
 CPU = torch.device("cpu")
@@ -205,3 +214,48 @@ def test_another_tower_is_refused(directory: Path, tmp_path: Path) -> None:
     other = configured(directory, tmp_path / "copy", vision_config={**vision, "model_type": "pixtral"})
     with pytest.raises(CheckpointError, match="model_type is 'pixtral', supported are"):
         read_blueprint(other)
+
+
+# As LLaVA-1.5 is published: pictures first, no token that begins a prompt.
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% if message['role'] != 'assistant' %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}"
+    "{% else %}{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ part['text'] + ' ' }}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("kind", ["first", "prepended"])
+def test_prompts_of_a_llama_tokenizer_are_those_of_the_combined_processor(kind: str, tmp_path: Path) -> None:
+    directory = llava.write(tmp_path / "written", llava.KINDS["llava"], 5)
+    directory = configured(
+        directory, tmp_path / "copy", image_token_index=sentencepiece(kind).token_to_id("<image>")
+    )
+    write_tokenizer(directory, kind)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    images = AutoImageProcessor.from_pretrained(directory)
+    theirs = LlavaProcessor(
+        images,
+        tokenizer,
+        patch_size=llava.PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=TEMPLATE,
+    )
+    hello = {"role": "user", "content": [{"type": "text", "text": "hi a"}]}
+    shown = {"type": "image", "image": picture(40, 50)}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "a dog"}]}
+    chats = [
+        [hello],
+        [{"role": "user", "content": [*hello["content"], shown]}],
+        [{"role": "user", "content": [shown, *hello["content"], shown]}, answer, hello],
+    ]
+    with LLM(str(directory), dtype="float32", device="cpu", kv_cache_bytes=1 << 24) as llm:
+        outputs = llm.chat(chats, SamplingParams(max_tokens=1), use_tqdm=False)
+    for chat, output in zip(chats, outputs, strict=True):
+        wanted = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)
+        assert list(output.prompt_token_ids) == list(wanted["input_ids"][0])

@@ -155,6 +155,20 @@ def test_content_is_a_string_for_a_lone_string_and_a_list_otherwise() -> None:
     assert text_of(only_media) == "image"
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for p in m['content']",
+        "for p in m.content",
+        "for p in m['content'] | selectattr('type', 'equalto', 'text')",
+        "set content = m.content %}{% for p in content",
+    ],
+)
+def test_a_template_that_reads_parts_alone_finds_no_lone_string(loop: str) -> None:
+    source = "{% for m in messages %}{% " + loop + " %}[{{ p.text }}]{% endfor %}{% endfor %}"
+    assert text_of(template(source).render(chat("four", ("a", "b"), ()))) == "[four][a][b]"
+
+
 def test_unknown_roles_reach_the_template() -> None:
     assert text_of(BUNDLED.render(chat("hi", role="critic"))).startswith("<|im_start|>critic\nhi<|im_end|>")
     refuses = template(

@@ -14,13 +14,15 @@ class TemplateAbilities:
     """`has_tools`: it tells the model of tools; where it does not, they are written for it (tool_prompt).
 
     `has_tool_calls`: it writes down the calls of earlier turns. `tool_style`: how the model writes its calls.
-    `has_reasoning`: the model may think in `<think>` before it speaks.
+    `has_reasoning`: the model may think in `<think>` before it speaks. `reads_only_parts`: it looks through the parts
+    of a turn and would find none in a string.
     """
 
     has_tools: bool
     has_tool_calls: bool
     tool_style: ToolStyle
     has_reasoning: bool
+    reads_only_parts: bool
 
 
 def abilities_of(tree: nodes.Template) -> TemplateAbilities:
@@ -35,7 +37,24 @@ def abilities_of(tree: nodes.Template) -> TemplateAbilities:
         has_tool_calls=has_tool_calls,
         tool_style=_style("\n".join(texts)) if has_tools or has_tool_calls else "hermes",
         has_reasoning=any("<think>" in text or "</think>" in text for text in texts),
+        reads_only_parts=_reads_only_parts(tree),
     )
+
+
+def _reads_only_parts(tree: nodes.Template) -> bool:
+    """It has a loop over the content of a turn, and asks nowhere whether anything is a string."""
+    if any(test.name == "string" for test in tree.find_all(nodes.Test)):
+        return False
+    return any(_is_content(loop.iter) for loop in tree.find_all(nodes.For))
+
+
+def _is_content(looked_through: nodes.Node) -> bool:
+    while isinstance(looked_through, nodes.Filter) and looked_through.node is not None:
+        looked_through = looked_through.node
+    if isinstance(looked_through, nodes.Getitem):
+        return isinstance(looked_through.arg, nodes.Const) and looked_through.arg.value == "content"
+    name = getattr(looked_through, "attr", getattr(looked_through, "name", None))
+    return name == "content"
 
 
 def _style(text: str) -> ToolStyle:

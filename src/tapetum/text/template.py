@@ -153,7 +153,9 @@ class ChatTemplate:
             **self._names,
             **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
             "messages": [
-                message_data(message, disguise, f"messages[{index}]")
+                message_data(
+                    message, disguise, f"messages[{index}]", in_parts=self.abilities.reads_only_parts
+                )
                 for index, message in enumerate(messages)
             ],
             "add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message,

@@ -1,7 +1,7 @@
 """What a chat template sees of a chat: plain data, in which every word of a client is hidden (guard).
 
-Owns the shape that templates of the Hugging Face hub read: a lone string as a string, media without pixels, the
-arguments of calls parsed, no keys for what was not said.
+Owns the shape that templates of the Hugging Face hub read: a lone string as a string, unless the template reads parts
+alone, media without pixels, the arguments of calls parsed, no keys for what was not said.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "functio
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")  # what templates call it
 
 
-def message_data(message: Message, disguise: Disguise, place: str) -> dict[str, object]:
-    """One turn. `place` names it in errors."""
+def message_data(message: Message, disguise: Disguise, place: str, *, in_parts: bool) -> dict[str, object]:
+    """One turn. `place` names it in errors; `in_parts`: a lone string is a part too."""
     role = message.role if message.role in _ROLES else disguise.hide_text(message.role)
-    data: dict[str, object] = {"role": role, "content": _content(message, disguise)}
+    data: dict[str, object] = {"role": role, "content": _content(message, disguise, in_parts=in_parts)}
     if message.tool_calls:
         data["tool_calls"] = [
             _call_data(call, disguise, f"{place}.tool_calls[{index}]")
@@ -46,7 +46,7 @@ def append_text(message: dict[str, object], mark: str) -> str | None:
     return None
 
 
-def _content(message: Message, disguise: Disguise) -> object:
+def _content(message: Message, disguise: Disguise, *, in_parts: bool) -> object:
     parts = [
         {"type": part.kind}
         if isinstance(part, MediaPart)
@@ -55,7 +55,8 @@ def _content(message: Message, disguise: Disguise) -> object:
     ]
     if not parts:
         return ""
-    return parts[0]["text"] if len(parts) == 1 and "text" in parts[0] else parts
+    is_lone = len(parts) == 1 and "text" in parts[0] and not in_parts
+    return parts[0]["text"] if is_lone else parts
 
 
 def _call_data(call: ToolCall, disguise: Disguise, place: str) -> dict[str, object]:
