@@ -54,6 +54,11 @@ def read_config(directory: Path) -> tuple[str, DecoderConfig, VisionConfig]:
         raise CheckpointError(
             f"config.json: the vision tower gives width {tower.out_width}, the decoder takes {decoder.hidden_size}"
         )
+    if len(tower.deep_layers) > decoder.num_layers:
+        raise CheckpointError(
+            f"config.json: {len(tower.deep_layers)} deepstack_visual_indexes, but the decoder has only "
+            f"{decoder.num_layers} layers to add their features to"
+        )
     reader.ignore(*TOKEN_KEYS)
     for part in {id(item): item for item in (reader, text, vision)}.values():
         part.finish(IGNORED_KEYS)
@@ -83,7 +88,7 @@ def _read_vision(
         temporal_patch_size=reader.integer("temporal_patch_size", 2),
         image_mean=normalisation[0],
         image_std=normalisation[1],
-        **_read_extras(reader, generation, patch * merge),
+        **_read_extras(reader, generation, patch * merge, depth),
     )
 
 
@@ -123,8 +128,8 @@ class _Extras(TypedDict, total=False):
     deep_layers: tuple[int, ...]
 
 
-def _read_extras(reader: ConfigReader, generation: Generation, factor: int) -> _Extras:
-    """What only one generation has."""
+def _read_extras(reader: ConfigReader, generation: Generation, factor: int, depth: int) -> _Extras:
+    """What only one generation has; `factor` pixels are a side of a visual token."""
     if generation == "2.5":
         full = reader.integers("fullatt_block_indexes", (7, 15, 23, 31))
         return {
@@ -138,5 +143,9 @@ def _read_extras(reader: ConfigReader, generation: Generation, factor: int) -> _
                 f"{reader.name}: num_position_embeddings is {count}, must be a square such as 2304"
             )
         deep = reader.integers("deepstack_visual_indexes", (8, 16, 24))
+        if sorted(set(deep)) != list(deep) or not set(deep) <= set(range(depth)):
+            raise CheckpointError(
+                f"{reader.name}: deepstack_visual_indexes are {deep}, must ascend and be layers of a depth of {depth}"
+            )
         return {"position_side": isqrt(count), "deep_layers": deep}
     return {}
