@@ -88,3 +88,11 @@ def test_frames_with_words_between_lie_in_boxes_of_their_own() -> None:
 def test_an_item_without_a_placeholder_is_a_fault_of_its_family() -> None:
     with pytest.raises(AssertionError, match="every item has a placeholder"):
         arrange([IMAGE], [("nothing to see",)], Recorder().tokens())
+
+
+def test_a_special_token_that_the_tokenizer_lacks_is_text() -> None:
+    recorder = Recorder()
+    pieces = (Special("<box>"), Special("<row_9>"), plain_run(1), Special("<row_9>"))
+    arrangement = arrange([IMAGE, "z"], [pieces], recorder.tokens())
+    assert recorder.asked == ["<row_9>", "<row_9>z"]
+    assert arrangement.token_ids(MEDIA_TOKENS) == (1, *b"<row_9>", 9, *b"<row_9>z")
