@@ -110,7 +110,7 @@ def decoder_note(paper: Paper) -> str:
     words = [
         f"{decoder.num_layers} layers",
         f"{decoder.hidden_size:,} wide",
-        f"{decoder.num_heads} heads of {decoder.head_dim} on {decoder.num_kv_heads}",
+        f"{decoder.num_heads} heads of {decoder.head_dim}, {decoder.num_kv_heads} for keys and values",
     ]
     if decoder.experts is not None:
         words.append(f"{decoder.experts.num_chosen} of {decoder.experts.num_experts} experts")

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 import click
 
+from tapetum.core.footprint import shown_bytes
+
 _LABEL = 16  # columns of what a row is called
 _GAP = "  "
+_BAR = 40  # columns of a whole
 
 
 def title(text: str, note: str, *, is_good: bool) -> None:
@@ -31,6 +34,13 @@ def row(label: str, value: str, note: str = "") -> None:
 
 def fault(label: str, value: str) -> None:
     row(label, click.style(value, fg="yellow"))
+
+
+def share(label: str, size: int, start: int, whole: int, note: str = "") -> None:
+    """One part of a whole in bytes, as a bar that begins where the part before it ended."""
+    first, last = (round(_BAR * min(at, whole) / whole) for at in (start, start + size))
+    bar = click.style(" " * first + "█" * (last - first), fg="cyan") + " " * (_BAR - last)
+    row(label, f"{shown_bytes(size):>8}{_GAP}{bar}", note)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -140,19 +140,7 @@ def _show(
     note = f"{shown_count(footprint.num_parameters)} parameters in {dtype}"
     page.title(model, note, is_good=budget is None or budget.kv_bytes > 0)
     page.section("memory")
-    page.row("weights", shown_bytes(footprint.weight_bytes))
-    if budget is not None:
-        page.row("largest step", shown_bytes(budget.working_bytes))
-        page.row("features", shown_bytes(budget.feature_bytes), "of pictures, kept: --feature-cache-gib")
-        page.row("left free", shown_bytes(budget.spared_bytes), "--gpu-memory-utilization")
-        tokens = max(0, budget.kv_bytes) // footprint.token_bytes
-        page.row(
-            "keys, values",
-            shown_bytes(max(0, budget.kv_bytes)),
-            f"{tokens:,} tokens of {shown_bytes(footprint.token_bytes)}",
-        )
-    else:
-        page.row("keys, values", f"{shown_bytes(footprint.token_bytes)} a token")
+    _show_memory(footprint, budget)
     page.section("requests")
     heads = ["with", "visual tokens", "tokens", "keys and values"]
     rows = [
@@ -170,6 +158,25 @@ def _show(
             cells.append(f"{_fitting(budget, kind, footprint):,}")
     page.table(heads, rows)
     click.echo()
+
+
+def _show_memory(footprint: Footprint, budget: Budget | None) -> None:
+    if budget is None:
+        page.row("weights", shown_bytes(footprint.weight_bytes))
+        page.row("keys, values", f"{shown_bytes(footprint.token_bytes)} a token")
+        return
+    kv_bytes = max(0, budget.kv_bytes)
+    tokens = f"{kv_bytes // footprint.token_bytes:,} tokens of {shown_bytes(footprint.token_bytes)}"
+    start = 0
+    for label, size, note in (
+        ("weights", budget.weight_bytes, ""),
+        ("largest step", budget.working_bytes, ""),
+        ("features", budget.feature_bytes, "--feature-cache-gib"),
+        ("keys, values", kv_bytes, tokens),
+        ("left free", budget.spared_bytes, "--gpu-memory-utilization"),
+    ):
+        page.share(label, size, start, budget.memory_bytes, note)
+        start += size
 
 
 def _fitting(budget: Budget, kind: Kind, footprint: Footprint) -> int:
