@@ -199,5 +199,5 @@ def test_patches_that_are_no_whole_tiles_are_refused(pair: Pair) -> None:
 
 
 def test_positions_of_another_tile_are_refused(pair: Pair) -> None:
-    with pytest.raises(CheckpointError, match="position_embedding.* has shape"):
+    with pytest.raises(CheckpointError, match=r"position_embedding.* has shape"):
         pair.ours(side=5)
