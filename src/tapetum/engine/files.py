@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapetum.core.errors import CheckpointError
+from tapetum.core.media import MediaKind
 from tapetum.engine.defaults import GenerationDefaults
 from tapetum.processing import load_processor
 from tapetum.processing.base import Processor
@@ -30,7 +31,7 @@ class ModelFiles:
         return cls(
             processor=processor,
             tokenizer=tokenizer,
-            template=ChatTemplate.load(directory, tokenizer),
+            template=ChatTemplate.load(directory, tokenizer, _marks(processor)),
             defaults=GenerationDefaults.load(directory),
         )
 
@@ -42,3 +43,8 @@ def _check_placeholders(processor: Processor, tokenizer: Tokenizer) -> None:
                 f"tokenizer.json has no token {token_id}, the placeholder of {kind} items by config.json; "
                 "take the tokenizer that goes with this checkpoint"
             )
+
+
+def _marks(processor: Processor) -> dict[MediaKind, str]:
+    """The slots that need nothing around them, so that they may stand in any text."""
+    return {kind: slot for slot, kind in processor.slots.items() if isinstance(slot, str)}

@@ -65,7 +65,11 @@ class Processor(Protocol):
 
     @property
     def slots(self) -> Mapping[int | str, MediaKind]:
-        """The tokens, by id or text, or the words by which a chat template marks the places of media."""
+        """The tokens or words by which a chat template marks the places of media.
+
+        One that is given by its text needs nothing around it: to a template that reads only strings it is handed in
+        them.
+        """
 
     @property
     def parameters(self) -> Mapping[str, int]:

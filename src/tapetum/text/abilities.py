@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from jinja2 import meta, nodes
 
 from tapetum.text.tools import ToolStyle
+
+# What the content of a turn may be: one string, a list of texts and media, or either.
+Content = Literal["string", "parts", "either"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,15 +18,15 @@ class TemplateAbilities:
     """`has_tools`: it tells the model of tools; where it does not, they are written for it (tool_prompt).
 
     `has_tool_calls`: it writes down the calls of earlier turns. `tool_style`: how the model writes its calls.
-    `has_reasoning`: the model may think in `<think>` before it speaks. `reads_only_parts`: it looks through the parts
-    of a turn and would find none in a string.
+    `has_reasoning`: the model may think in `<think>` before it speaks. `content`: what it reads of a turn; parts are
+    lost on one that does not look through them, and a string on one that does nothing else.
     """
 
     has_tools: bool
     has_tool_calls: bool
     tool_style: ToolStyle
     has_reasoning: bool
-    reads_only_parts: bool
+    content: Content
 
 
 def abilities_of(tree: nodes.Template) -> TemplateAbilities:
@@ -37,15 +41,16 @@ def abilities_of(tree: nodes.Template) -> TemplateAbilities:
         has_tool_calls=has_tool_calls,
         tool_style=_style("\n".join(texts)) if has_tools or has_tool_calls else "hermes",
         has_reasoning=any("<think>" in text or "</think>" in text for text in texts),
-        reads_only_parts=_reads_only_parts(tree),
+        content=_content(tree),
     )
 
 
-def _reads_only_parts(tree: nodes.Template) -> bool:
-    """It has a loop over the content of a turn, and asks nowhere whether anything is a string."""
-    if any(test.name == "string" for test in tree.find_all(nodes.Test)):
-        return False
-    return any(_is_content(loop.iter) for loop in tree.find_all(nodes.For))
+def _content(tree: nodes.Template) -> Content:
+    """By whether it has a loop over the content of a turn, and asks whether anything is a string."""
+    if not any(_is_content(loop.iter) for loop in tree.find_all(nodes.For)):
+        return "string"
+    asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
+    return "either" if asks else "parts"
 
 
 def _is_content(looked_through: nodes.Node) -> bool:

@@ -36,7 +36,8 @@ _RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
 class ChatTemplate:
     """The template of one checkpoint; renders on any thread. `names` are its variables, such as eos_token.
 
-    `abilities`: what the template does by itself. Tools that it knows nothing of are told of in words.
+    `abilities`: what the template does by itself. Tools that it knows nothing of are told of in words; `marks`, where
+    the family has such, stand for media in the strings of a template that reads nothing else.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         names: Mapping[str, str],
+        marks: Mapping[MediaKind, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         environment = build_environment()
@@ -58,14 +60,16 @@ class ChatTemplate:
         self.abilities = abilities_of(tree)
         self._guard = Guard(tree, tokenizer.marks)
         self._tokenizer = tokenizer
-        self._names = dict(names)
+        self._names, self._marks = dict(names), marks
         self._clock = clock
 
     @classmethod
-    def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    def load(
+        cls, directory: Path, tokenizer: Tokenizer, marks: Mapping[MediaKind, str] | None = None
+    ) -> ChatTemplate:
         tokenizer_config = read_json(directory / "tokenizer_config.json") or {}
         source = _read_source(directory, tokenizer_config)
-        return cls(source, tokenizer, names=special_names(tokenizer_config))
+        return cls(source, tokenizer, names=special_names(tokenizer_config), marks=marks)
 
     def render(self, chat: ChatInput, max_tokens: int | None = None) -> list[Run]:
         """Runs of the prompt, with one slot for each media part of the messages, in their order.
@@ -154,7 +158,11 @@ class ChatTemplate:
             **{name: disguise.hide(value) for name, value in chat.template_kwargs.items()},
             "messages": [
                 message_data(
-                    message, disguise, f"messages[{index}]", in_parts=self.abilities.reads_only_parts
+                    message,
+                    disguise,
+                    f"messages[{index}]",
+                    content=self.abilities.content,
+                    marks=self._marks,
                 )
                 for index, message in enumerate(messages)
             ],

@@ -1,12 +1,17 @@
 """What a chat template sees of a chat: plain data, in which every word of a client is hidden (guard).
 
 Owns the shape that templates of the Hugging Face hub read: a lone string as a string, unless the template reads parts
-alone, media without pixels, the arguments of calls parsed, no keys for what was not said.
+alone, media without pixels, the arguments of calls parsed, no keys for what was not said. To a template that reads
+strings alone a turn is one, if there are marks for media, each of which stands on a line of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tapetum.core.chat import MediaPart, Message, ToolCall
+from tapetum.core.media import MediaKind
+from tapetum.text.abilities import Content
 from tapetum.text.guard import Disguise
 from tapetum.text.tools import read_arguments
 
@@ -14,10 +19,21 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "functio
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")  # what templates call it
 
 
-def message_data(message: Message, disguise: Disguise, place: str, *, in_parts: bool) -> dict[str, object]:
-    """One turn. `place` names it in errors; `in_parts`: a lone string is a part too."""
+def message_data(
+    message: Message,
+    disguise: Disguise,
+    place: str,
+    *,
+    content: Content,
+    marks: Mapping[MediaKind, str] | None = None,
+) -> dict[str, object]:
+    """One turn for a template that reads such `content`. `place` names it in errors."""
     role = message.role if message.role in _ROLES else disguise.hide_text(message.role)
-    data: dict[str, object] = {"role": role, "content": _content(message, disguise, in_parts=in_parts)}
+    data: dict[str, object] = {"role": role}
+    if content == "string" and marks:
+        data["content"] = _string(message, disguise, marks)
+    else:
+        data["content"] = _parts(message, disguise, is_list=content == "parts")
     if message.tool_calls:
         data["tool_calls"] = [
             _call_data(call, disguise, f"{place}.tool_calls[{index}]")
@@ -46,7 +62,15 @@ def append_text(message: dict[str, object], mark: str) -> str | None:
     return None
 
 
-def _content(message: Message, disguise: Disguise, *, in_parts: bool) -> object:
+def _string(message: Message, disguise: Disguise, marks: Mapping[MediaKind, str]) -> str:
+    return "".join(
+        f"{marks.get(part.kind, '')}\n" if isinstance(part, MediaPart) else disguise.hide_text(part)
+        for part in message.content
+    )
+
+
+def _parts(message: Message, disguise: Disguise, *, is_list: bool) -> object:
+    """`is_list`: a lone string is a part too."""
     parts = [
         {"type": part.kind}
         if isinstance(part, MediaPart)
@@ -55,7 +79,7 @@ def _content(message: Message, disguise: Disguise, *, in_parts: bool) -> object:
     ]
     if not parts:
         return ""
-    is_lone = len(parts) == 1 and "text" in parts[0] and not in_parts
+    is_lone = len(parts) == 1 and "text" in parts[0] and not is_list
     return parts[0]["text"] if is_lone else parts
 
 
