@@ -43,6 +43,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/pure/test_torch_free.py
 	$(BIN)/python tools/performance.py --check
+	$(BIN)/python tools/models.py --check
 	$(BIN)/python tools/size.py
 
 bench: $(DEV)

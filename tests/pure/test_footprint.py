@@ -73,6 +73,6 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_sizes_are_shown_as_they_are_spoken_of() -> None:
     shown = [shown_bytes(size) for size in (0, 512, 1024, 57_344, 126 * MIB, 15.4 * GIB, 3 * 2**40)]
     assert shown == ["0 B", "512 B", "1 KiB", "56 KiB", "126 MiB", "15.4 GiB", "3 TiB"]
-    assert [shown_count(count) for count in (999, 788_000, 134_515_008, 7_620_000_000)] == [
-        "999", "788 K", "135 M", "7.62 B",
+    assert [shown_count(count) for count in (999, 788_000, 134_515_008, 999_885_952, 7_620_000_000)] == [
+        "999", "788 K", "135 M", "1 B", "7.62 B",
     ]  # fmt: skip

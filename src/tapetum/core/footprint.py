@@ -100,6 +100,6 @@ def shown_bytes(size: int) -> str:
 def shown_count(number: int) -> str:
     """Of parameters, as they are spoken of: 7.62 B, 135 M."""
     for factor, unit in ((10**12, " T"), (10**9, " B"), (10**6, " M"), (10**3, " K")):
-        if number >= factor:
+        if number >= 0.9995 * factor:  # less is shown in the next unit
             return f"{number / factor:.3g}{unit}"
     return str(number)
