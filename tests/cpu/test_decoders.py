@@ -21,6 +21,8 @@ from tapetum.core.errors import CheckpointError, InvalidParameter
 from tapetum.core.files import ConfigReader
 from tapetum.core.plan import Row
 from tapetum.core.request import Prompt, Request, SamplingParams
+from tapetum.engine.options import config_from
+from tapetum.engine.service import AsyncEngine
 from tapetum.models.base import VisionLanguageModel
 from tapetum.models.composed import Blueprint, compose
 from tapetum.models.config_keys import IGNORED_KEYS
@@ -327,3 +329,11 @@ def test_a_model_of_text_takes_no_picture(tmp_path: Path) -> None:
         pytest.raises(InvalidParameter, match="1 picture, this model takes no pictures; leave them out"),
     ):
         llm.chat([{"role": "user", "content": [part]}], SamplingParams(max_tokens=1), use_tqdm=False)
+
+
+async def test_a_model_of_text_answers_the_golden_request(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, "llama", 8)
+    config = config_from(str(directory), {"dtype": "float32", "device": "cpu", "kv_cache_bytes": 1 << 24})
+    async with AsyncEngine(config) as service:
+        await service.prove()
+        assert service.is_ready

@@ -100,7 +100,8 @@ class AsyncEngine:
 
     async def prove(self) -> None:
         """Ask the golden request; once it is answered the engine counts as ready. Raises what keeps it from that."""
-        generation = await self.submit(golden_prompt(), GOLDEN_SAMPLING)
+        prompt = golden_prompt(self.files.processor.media_tokens)
+        generation = await self.submit(prompt, GOLDEN_SAMPLING)
         await generation.output()
         self._is_ready = True
 
