@@ -20,6 +20,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 WIDTHS = (2, 8, 16, 18, 64, 80, 128)
 TILE = 256  # keys of a tile
+STRETCH = 4 * TILE  # of what threads share
 LIBRARY = native.load()
 
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the native library is not built: make native")
@@ -86,6 +87,13 @@ class Pool:
 
     def table(self, tokens: int) -> list[int]:
         return [self.free.pop() for _ in range(-(-tokens // self.block_size))]
+
+    def fill(self, row: Row, table: list[int]) -> None:
+        """Write the keys and values of a whole row."""
+        tokens = torch.arange(len(row.k))
+        slots = torch.tensor(table)[tokens // self.block_size] * self.block_size + tokens % self.block_size
+        self.attention.write_kv(self.cache, row.k, row.v, slots)
+        reference.write_kv(self.plain, row.k, row.v, slots)
 
     def run(self, *parts: tuple[Row, list[int], int, int], window: int = 0) -> tuple[Tensor, Tensor]:
         """One step over (row, its blocks, first token, last token + 1): what the library and the oracle say."""
@@ -268,6 +276,46 @@ def test_bits_do_not_depend_on_the_number_of_threads(library: ctypes.CDLL, dtype
         seen.append((whole(row, attention), attention.segment_attention(q, 0, packed, segments)))
     for rows, patches in seen[1:]:
         assert torch.equal(rows, seen[0][0]) and torch.equal(patches, seen[0][1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 1500])
+def test_threads_share_the_keys_of_a_long_row(
+    attention: NativeAttention, library: ctypes.CDLL, dtype: torch.dtype, window: int
+) -> None:
+    """Where there are fewer tasks than threads; the row sees parts of three stretches of 1,024 keys."""
+    total = 2 * STRETCH + 100
+    row = make_row(total, 2, 1, 16, dtype, (STRETCH - 9, STRETCH + 30), (total - 30, total - 10))
+    pool = Pool(attention, row, 16)
+    table = pool.table(total)
+    pool.fill(row, table)
+    steps = ((total - 31, total - 1), (total - 1, total))
+    seen = []
+    for threads in (1, 2, 3):
+        library.tpt_set_num_threads(threads)
+        seen.append([pool.run((row, table, *step), window=window) for step in steps])
+        for got, wanted in seen[-1]:
+            assert_near(got, wanted)
+    for each in seen[1:]:
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(each, seen[0], strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 1, 900, 1500])
+def test_bits_of_a_long_row_do_not_depend_on_how_it_is_cut(
+    attention: NativeAttention, dtype: torch.dtype, window: int
+) -> None:
+    total = 2 * STRETCH + 40
+    row = make_row(total, 2, 1, 16, dtype)
+    pool = Pool(attention, row, 16)
+    table = pool.table(total)
+    wanted, oracle = pool.run((row, table, 0, total), window=window)
+    assert_near(wanted, oracle)
+    ends = (STRETCH - 5, STRETCH - 1, STRETCH, STRETCH + 1, 2 * STRETCH - 1, 2 * STRETCH, 2 * STRETCH + 1)
+    parts = [
+        pool.run((row, table, start, end), window=window)[0] for start, end in pairwise((0, *ends, total))
+    ]
+    assert torch.equal(torch.cat(parts), wanted)
 
 
 @pytest.mark.parametrize("block_size", [4, 16])

@@ -240,6 +240,7 @@ void check_all(int dtype) {
       for (const auto& [context, length] : {std::pair{0, 1}, {20, 1}, {300, 1}, {7, 19}, {250, 9}})
         for (const int window : {0, 1, 40}) check_paged(dtype, width, block_size, context, length, window);
   }
+  for (const int window : {0, 1500}) check_paged(dtype, 16, 16, 2100, 2, window);  // keys that threads share
   for (const int64_t rows : {1, 3})
     for (const int64_t width : {2, 30, 64, 130}) check_rows(dtype, rows, width);
 }

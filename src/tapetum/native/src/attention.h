@@ -1,8 +1,9 @@
 // Softmax attention: of rows over their paged keys (causal), and of packed patches inside their segments.
 //
 // One chain of operations for each query, whoever computes it: keys come in tiles of kTile from the row's or segment's
-// first one on, the softmax runs online from tile to tile, products add up key by key. So a query's bits depend on
-// its position and its keys alone, never on how queries are cut, batched or given to threads.
+// first one on, the softmax runs online from tile to tile, products add up key by key. What each kStretch keys give is
+// put together in order. So a query's bits depend on its position and its keys alone, never on how queries are cut,
+// batched or given to threads.
 #pragma once
 #include <cstdint>
 
@@ -11,6 +12,7 @@
 namespace tapetum {
 
 constexpr int kTile = 256;  // keys of a tile
+constexpr int kStretch = 4 * kTile;  // keys that one thread goes through, if others are to go through the rest
 
 // Each row is four numbers: first packed token, tokens, tokens before them, where its blocks begin in `blocks`. `reach`
 // has for each packed token how many keys of its row it sees, which must not be more than there are; without it a token

@@ -5,7 +5,7 @@
 #pragma once
 #include <algorithm>
 
-#include "gemm_scratch.h"
+#include "scratch.h"
 #include "gemm_tile.h"
 #include "pool.h"
 

@@ -138,6 +138,7 @@ void segment_attention(const Patches& patches, const void* keys, const void* q, 
     Queries queries{move_by(q, start * q_stride + lane, patches.dtype),
                     move_by(out, start * out_stride + lane, patches.dtype),
                     q_stride, out_stride, Plan::length(patches, segment), 0, 1, patches.head_dim, 0, 0, scale};
+    queries.stretch = queries.seen;  // there are pieces enough for all threads
     choose_part(queries_of(segment), parts, piece % parts, queries);
     const Keys packed{move_by(keys, plan.at(head, segment), patches.dtype),
                       move_by(keys, plan.at(patches.heads + head, segment), patches.dtype),

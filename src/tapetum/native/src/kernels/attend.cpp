@@ -10,12 +10,42 @@ namespace {
 
 constexpr int kGroups = kTile / kGroup;  // of a tile
 
+// What some keys give to the rows.
+struct Share {
+  Softmax* states;
+  float* out;  // rows of kOutStride
+
+  void clear(int rows, int width) const {
+    for (int i = 0; i < rows; ++i) {
+      states[i] = {-std::numeric_limits<float>::infinity(), {}};
+      std::fill_n(out + i * kOutStride, width, 0.f);
+    }
+  }
+
+  void add(const Share& later, int rows, int width) const {
+    for (int i = 0; i < rows; ++i)
+      fold(later.states[i], later.out + i * kOutStride, states[i], out + i * kOutStride, width);
+  }
+};
+
+static_assert(sizeof(Softmax) + kOutStride * sizeof(float) == kShareBytes);
+
+Share share_at(void* memory, int rows) {
+  Softmax* states = static_cast<Softmax*>(memory);
+  return {states, reinterpret_cast<float*>(states + rows)};
+}
+
+struct LocalShare {
+  Softmax states[kRows];
+  alignas(64) float out[kRows * kOutStride];
+
+  Share view() { return {states, out}; }
+};
+
 template <class T>
 struct Work {
   alignas(64) T q[kRows * kQueryStride];
   alignas(64) float scores[kRows * kScoreStride];
-  alignas(64) float out[kRows * kOutStride];
-  Softmax states[kRows];
   int64_t first[kRows], seen[kRows];  // keys that a row looks at: [first, seen)
   const T* groups[2 * kGroups + kAhead];  // in the order in which they are read: keys, values, keys of the next tile
   alignas(64) T packed[2][kGroups][kGroup * kMaxWidth];  // of blocks that lie plainly; of the last group
@@ -44,8 +74,6 @@ void take_queries(const Queries& queries, Work<T>& work) {
     T* to = work.q + i * kQueryStride;
     std::copy(from, from + queries.width, to);
     std::fill(to + queries.width, to + width, T(0));
-    std::fill_n(work.out + i * kOutStride, width, 0.f);
-    work.states[i] = {-std::numeric_limits<float>::infinity(), {}};
     const int64_t token = (queries.first + i) / queries.heads;
     const int64_t own = queries.seen + token * queries.step;
     work.first[i] = queries.window ? std::max<int64_t>(0, own - queries.window) : 0;
@@ -54,15 +82,15 @@ void take_queries(const Queries& queries, Work<T>& work) {
 }
 
 template <class T>
-void give_out(const Queries& queries, const Work<T>& work) {
+void give_out(const Queries& queries, const Share& share) {
   for (int i = 0; i < queries.count; ++i) {
     const int64_t token = (queries.first + i) / queries.heads, head = (queries.first + i) % queries.heads;
     T* to = static_cast<T*>(queries.out) + token * queries.out_stride + head * queries.width;
-    const float* from = work.out + i * kOutStride;
-    const float share = 1.f / sum(load(work.states[i].sums));
+    const float* from = share.out + i * kOutStride;
+    const float whole = 1.f / sum(load(share.states[i].sums));
     int d = 0;
-    for (; d + W <= queries.width; d += W) store(to + d, load(from + d) * all(share));
-    for (; d < queries.width; ++d) put(to + d, from[d] * share);
+    for (; d + W <= queries.width; d += W) store(to + d, load(from + d) * all(whole));
+    for (; d < queries.width; ++d) put(to + d, from[d] * whole);
   }
 }
 
@@ -115,7 +143,7 @@ void pack_groups(const Keys& keys, int64_t start, int count, Work<T>& work) {
 }
 
 template <class T>
-void attend_tile(int rows, int64_t start, int count, int width, float factor, Work<T>& work) {
+void attend_tile(int rows, int64_t start, int count, int width, float factor, Work<T>& work, const Share& share) {
   const int groups = (count + kGroup - 1) / kGroup;
   for (int g = 0; g < groups;) {
     const int beside = groups - g >= kScoreGroups ? kScoreGroups : 1;
@@ -134,40 +162,84 @@ void attend_tile(int rows, int64_t start, int count, int width, float factor, Wo
     seen[i] = int(std::clamp<int64_t>(work.seen[i] - start, before, count));
     if (seen[i] == before) seen[i] = 0;
     else std::fill_n(work.scores + i * kScoreStride, before, -std::numeric_limits<float>::infinity());
-    peaks[i] = seen[i] ? find_peak(work.scores + i * kScoreStride, seen[i], factor) : work.states[i].peak;
+    peaks[i] = seen[i] ? find_peak(work.scores + i * kScoreStride, seen[i], factor) : share.states[i].peak;
   }
   for (int i = 0; i < rows; ++i)
-    soften<T>(work.scores + i * kScoreStride, seen[i], groups * kGroup, factor, peaks[i], work.states[i],
-              work.out + i * kOutStride, width);
+    soften<T>(work.scores + i * kScoreStride, seen[i], groups * kGroup, factor, peaks[i], share.states[i],
+              share.out + i * kOutStride, width);
   const T* weights = reinterpret_cast<const T*>(work.scores);
   in_parts<kMixVectors>(width / W, [&](int vector, auto vectors) {
     in_parts<vectors() == kMixVectors ? kWidePanel : kPanel>(rows, [&](int first, auto size) {
       mix<size(), vectors()>(weights + first * kWeightStride<T>, work.groups + groups, groups, width, vector * W,
-                             work.out + first * kOutStride + vector * W);
+                             share.out + first * kOutStride + vector * W);
     });
   });
+}
+
+// The keys of one stretch that the rows see.
+template <class T>
+void attend_stretch(const Queries& queries, const Keys& keys, int64_t stretch, Work<T>& work, const Share& share) {
+  const int width = padded(queries.width);
+  share.clear(queries.count, width);
+  const int64_t first = std::max(stretch * queries.stretch, *std::min_element(work.first, work.first + queries.count));
+  const int64_t all_seen = *std::max_element(work.seen, work.seen + queries.count);
+  const int64_t seen = std::min((stretch + 1) * queries.stretch, all_seen);
+  for (int64_t start = first / kGroup * kGroup, end; start < seen; start = end) {
+    end = std::min(seen, (start / kTile + 1) * kTile);  // tiles lie at multiples of kTile, wherever a window begins
+    const int count = int(end - start);
+    if (keys.is_packed) find_groups(keys, start, count, all_seen, work);
+    else pack_groups(keys, start, count, work);
+    attend_tile(queries.count, start, count, width, queries.scale * 1.44269504f, work, share);
+  }
 }
 
 template <class T>
 void attend(const Queries& queries, const Keys& keys) {
   Work<T> work;
+  LocalShare whole, later;
   take_queries(queries, work);
-  const int64_t first = *std::min_element(work.first, work.first + queries.count);
-  const int64_t seen = *std::max_element(work.seen, work.seen + queries.count);
-  for (int64_t start = first / kGroup * kGroup, end; start < seen; start = end) {
-    end = std::min(seen, (start / kTile + 1) * kTile);  // tiles lie at multiples of kTile, wherever a window begins
-    const int count = int(end - start);
-    if (keys.is_packed) find_groups(keys, start, count, seen, work);
-    else pack_groups(keys, start, count, work);
-    attend_tile(queries.count, start, count, padded(queries.width), queries.scale * 1.44269504f, work);
+  const Stretches stretches = stretches_of(queries);
+  attend_stretch(queries, keys, stretches.first, work, whole.view());
+  for (int64_t stretch = stretches.first + 1; stretch < stretches.end; ++stretch) {
+    attend_stretch(queries, keys, stretch, work, later.view());
+    whole.view().add(later.view(), queries.count, padded(queries.width));
   }
-  give_out(queries, work);
+  give_out<T>(queries, whole.view());
+}
+
+template <class T>
+void attend_stretch(const Queries& queries, const Keys& keys, int64_t stretch, void* share) {
+  Work<T> work;
+  take_queries(queries, work);
+  attend_stretch(queries, keys, stretch, work, share_at(share, queries.count));
+}
+
+template <class T>
+void join(const Queries& queries, void* shares) {
+  const Share whole = share_at(shares, queries.count);
+  char* at = static_cast<char*>(shares);
+  for (int64_t i = stretches_of(queries).count() - 1; i; --i) {
+    at += queries.count * kShareBytes;
+    whole.add(share_at(at, queries.count), queries.count, padded(queries.width));
+  }
+  give_out<T>(queries, whole);
 }
 
 }  // namespace
 
 void attend_float(const Queries& queries, const Keys& keys) { attend<float>(queries, keys); }
 void attend_bf16(const Queries& queries, const Keys& keys) { attend<bf16>(queries, keys); }
+
+void attend_stretch_float(const Queries& queries, const Keys& keys, int64_t stretch, void* share) {
+  attend_stretch<float>(queries, keys, stretch, share);
+}
+
+void attend_stretch_bf16(const Queries& queries, const Keys& keys, int64_t stretch, void* share) {
+  attend_stretch<bf16>(queries, keys, stretch, share);
+}
+
+void join_float(const Queries& queries, void* shares) { join<float>(queries, shares); }
+void join_bf16(const Queries& queries, void* shares) { join<bf16>(queries, shares); }
 
 }  // namespace TPT_ISA
 }  // namespace tapetum

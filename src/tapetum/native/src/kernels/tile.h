@@ -170,5 +170,19 @@ inline void soften(float* scores, int keys, int end, float factor, float peak, S
   for (; i < end; i += W) store(weights + i, zero());
 }
 
+// Adds to what earlier keys give to a row what later ones do.
+inline void fold(const Softmax& later, const float* from, Softmax& state, float* out, int width) {
+  if (later.peak > state.peak) {
+    const Vec kept = power<float>(all(state.peak - later.peak));
+    store(state.sums, fma(load(state.sums), kept, load(later.sums)));
+    for (int d = 0; d < width; d += W) store(out + d, fma(load(out + d), kept, load(from + d)));
+    state.peak = later.peak;
+  } else if (later.peak > -std::numeric_limits<float>::infinity()) {
+    const Vec kept = power<float>(all(later.peak - state.peak));
+    store(state.sums, fma(load(later.sums), kept, load(state.sums)));
+    for (int d = 0; d < width; d += W) store(out + d, fma(load(from + d), kept, load(out + d)));
+  }
+}
+
 }  // namespace TPT_ISA
 }  // namespace tapetum

@@ -1,4 +1,4 @@
-#include "gemm_scratch.h"
+#include "scratch.h"
 
 #include <cstdlib>
 #include <memory>
