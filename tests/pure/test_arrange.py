@@ -56,7 +56,7 @@ def test_what_stands_between_placeholders_belongs_to_the_span() -> None:
     assert prompt.token_ids == (*b"x", 1, 9, 9, 9, *b"\n", 1, 9, 2, 9, 9, *b"y")
     one, two = prompt.spans
     assert (one.start, one.end, one.item, one.runs, one.is_atomic) == (2, 8, first, ((0, 3), (5, 6)), True)
-    assert one.placeholders == ((2, 5), (7, 8))
+    assert (one.placeholders, one.num_tokens) == (((2, 5), (7, 8)), 4)
     assert (two.start, two.end, two.item, two.runs, two.placeholders) == (9, 11, second, (), ((9, 11),))
     assert prompt.position_ids.tolist() == [list(range(12))] * 3
     assert (prompt.position_delta, one.placement) == (0, ())

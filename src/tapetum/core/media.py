@@ -71,6 +71,11 @@ class Span:
         return self.item.key
 
     @property
+    def num_tokens(self) -> int:
+        """Visual tokens, without what stands between them."""
+        return sum(end - start for start, end in self.placeholders)
+
+    @property
     def placeholders(self) -> tuple[tuple[int, int], ...]:
         """The runs of placeholders, (start, end) in the prompt."""
         runs = self.runs or ((0, self.end - self.start),)

@@ -63,8 +63,8 @@ class Answers:
         for row in plan.rows:
             answer = None if row.is_decode else self._answers.get(row.request_id)
             if answer is not None:  # else it has none, or was aborted meanwhile
-                spans = answer.request.prompt.spans
-                count += sum(max(0, min(span.end, row.end) - max(span.start, row.start)) for span in spans)
+                runs = (run for span in answer.request.prompt.spans for run in span.placeholders)
+                count += sum(max(0, min(end, row.end) - max(start, row.start)) for start, end in runs)
         return count
 
     def tell(self, events: Iterable[TokenEvent], now: float) -> None:

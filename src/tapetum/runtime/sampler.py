@@ -171,9 +171,9 @@ class _History:
 def _text_tokens(prompt: Prompt) -> list[int]:
     kept: list[int] = []
     end = 0
-    for span in sorted(prompt.spans, key=lambda span: span.start):
-        kept += prompt.token_ids[end : span.start]
-        end = span.end
+    for start, stop in sorted(run for span in prompt.spans for run in span.placeholders):
+        kept += prompt.token_ids[end:start]
+        end = stop
     return [*kept, *prompt.token_ids[end:]]
 
 

@@ -82,6 +82,6 @@ def usage(generation: Generation, num_tokens: int) -> Usage:
         total_tokens=len(prompt.token_ids) + num_tokens,
         prompt_tokens_details=PromptDetails(
             cached_tokens=generation.num_cached_tokens,
-            visual_tokens=sum(span.end - span.start for span in prompt.spans),
+            visual_tokens=sum(span.num_tokens for span in prompt.spans),
         ),
     )

@@ -141,7 +141,7 @@ def _answer(choices: list[Choices]) -> dict[str, object]:
     return {
         "prompt_tokens": sum(len(one.prompt.token_ids) for one in generations),
         "completion_tokens": sum(one.num_tokens for one in choices),
-        "visual_tokens": sum(span.end - span.start for one in generations for span in one.prompt.spans),
+        "visual_tokens": sum(span.num_tokens for one in generations for span in one.prompt.spans),
         "cached_tokens": sum(one.num_cached_tokens for one in generations),
         "finish_reason": ",".join(sorted(reasons)),
         **dataclasses.asdict(rounded(slowest)),
