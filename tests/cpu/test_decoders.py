@@ -307,6 +307,12 @@ def test_a_window_that_is_null_is_none() -> None:
         ("llama", {"rope_scaling": {"type": "longrope"}}, "rope_type is 'longrope', supported are default, "),
         ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling has no 'factor'"),
         ("llama", {"head_dim": 33}, "head_dim is 33, must be even"),
+        (
+            "llama",
+            {"num_key_value_heads": 5},
+            "num_attention_heads is 32, must be a multiple of num_key_value",
+        ),
+        ("qwen3_moe", {"num_experts": 4}, "num_experts_per_tok is 8, must be at most num_experts, 4"),
         ("llama", {"mlp_bias": True}, "mlp_bias is True, only False is supported"),
         ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu', supported are silu, gelu_pytorch_tanh"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is set"),

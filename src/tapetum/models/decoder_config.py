@@ -143,11 +143,9 @@ def read_decoder(reader: ConfigReader, *, is_tied: bool, model_type: str | None 
     if kind is None:
         known = ", ".join(sorted(_KINDS))
         raise CheckpointError(f"{reader.name}: model_type of the decoder is {named!r}, supported are {known}")
-    heads, width = (
-        reader.integer("num_attention_heads", kind.num_heads),
-        reader.integer("hidden_size", kind.hidden_size),
-    )
+    width = reader.integer("hidden_size", kind.hidden_size)
     num_layers = reader.integer("num_hidden_layers", kind.num_layers)
+    heads, kv_heads = _read_heads(reader, kind)
     head_dim = reader.integer("head_dim", kind.head_dim or width // heads)
     is_sliding = _read_sliding(reader, kind, num_layers)
     ropes = _read_ropes(reader, kind, head_dim)
@@ -159,7 +157,7 @@ def read_decoder(reader: ConfigReader, *, is_tied: bool, model_type: str | None 
         intermediate_size=reader.integer("intermediate_size", kind.intermediate_size),
         num_layers=num_layers,
         num_heads=heads,
-        num_kv_heads=reader.integer("num_key_value_heads", kind.num_kv_heads or heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=reader.number("rms_norm_eps", kind.eps),
         max_position_embeddings=reader.integer("max_position_embeddings", kind.max_positions),
@@ -176,6 +174,16 @@ def read_decoder(reader: ConfigReader, *, is_tied: bool, model_type: str | None 
         query_scale=_read_query_scale(reader, kind, head_dim),
         experts=_read_experts(reader, kind, num_layers),
     )
+
+
+def _read_heads(reader: ConfigReader, kind: _Kind) -> tuple[int, int]:
+    heads = reader.integer("num_attention_heads", kind.num_heads)
+    kv_heads = reader.integer("num_key_value_heads", kind.num_kv_heads or heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"{reader.name}: num_attention_heads is {heads}, must be a multiple of num_key_value_heads, {kv_heads}"
+        )
+    return heads, kv_heads
 
 
 def _read_sliding(reader: ConfigReader, kind: _Kind, num_layers: int) -> tuple[bool, ...]:
@@ -254,10 +262,15 @@ def _read_experts(reader: ConfigReader, kind: _Kind, num_layers: int) -> Experts
         return None
     step = reader.integer("decoder_sparse_step", 1)
     dense = set(reader.integers("mlp_only_layers", ()))
-    local = reader.integer("num_local_experts", kind.num_experts)
+    count = reader.integer("num_experts", reader.integer("num_local_experts", kind.num_experts))
+    chosen = reader.integer("num_experts_per_tok", kind.num_chosen)
+    if chosen > count:
+        raise CheckpointError(
+            f"{reader.name}: num_experts_per_tok is {chosen}, must be at most num_experts, {count}"
+        )
     return ExpertsConfig(
-        num_experts=reader.integer("num_experts", local),
-        num_chosen=reader.integer("num_experts_per_tok", kind.num_chosen),
+        num_experts=count,
+        num_chosen=chosen,
         intermediate_size=reader.integer("moe_intermediate_size", kind.expert_width),
         is_normalised=reader.flag("norm_topk_prob", False) or kind.has_fused_experts,
         layers=frozenset(
