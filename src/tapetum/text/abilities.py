@@ -46,11 +46,17 @@ def abilities_of(tree: nodes.Template) -> TemplateAbilities:
 
 
 def _content(tree: nodes.Template) -> Content:
-    """By whether it has a loop over the content of a turn, and asks whether anything is a string."""
-    if not any(_is_content(loop.iter) for loop in tree.find_all(nodes.For)):
+    """By whether it looks through the content of a turn or at one piece of it, and asks what is a string."""
+    looked_at = [loop.iter for loop in tree.find_all(nodes.For)]
+    looked_at += [item.node for item in tree.find_all(nodes.Getitem) if _is_number(item.arg)]
+    if not any(map(_is_content, looked_at)):
         return "string"
     asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
     return "either" if asks else "parts"
+
+
+def _is_number(index: nodes.Node) -> bool:
+    return isinstance(index, nodes.Const) and isinstance(index.value, int)
 
 
 def _is_content(looked_through: nodes.Node) -> bool:
