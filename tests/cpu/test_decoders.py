@@ -265,7 +265,8 @@ def test_interleaved_sections_are_those_of_transformers() -> None:
 def test_what_a_config_does_not_say_is_what_transformers_takes(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    width = {"hidden_size": 2048, "num_attention_heads": 16}  # heads of 128 values, that sections fit
+    # heads of 128 values, that sections fit
+    width = {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4}
     full = {**AutoConfig.for_model(name, **width).to_dict(), "model_type": name}
     reader = ConfigReader(full, "config.json")
     wanted = read_decoder(reader, is_tied=False)
