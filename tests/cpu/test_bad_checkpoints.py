@@ -202,6 +202,17 @@ def test_a_whole_checkpoint_in_shards_is_well(sharded: Path) -> None:
     assert (found.tensors.problem, found.tensors.num_files) == ("", 2)
 
 
+def test_an_index_without_its_files_says_which_names_are_there(directory: Path) -> None:
+    for shard in SHARDS:
+        (directory / shard).unlink()
+    found = examine(directory).tensors
+    assert found is not None
+    assert (found.num_files, found.num_stored, found.problem) == (0, 129, "")
+    edit(INDEX, weight_map={"model.surprise": SHARDS[0]})(directory)
+    found = examine(directory).tensors
+    assert found is not None and found.unknown == ("model.surprise",) and len(found.missing) == 129
+
+
 def test_doctor_says_all_that_is_wrong_with_the_tensors(directory: Path) -> None:
     for change in (drop, add):
         tensors(change)(directory)

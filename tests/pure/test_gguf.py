@@ -117,7 +117,23 @@ def test_config_has_the_names_of_transformers(tmp_path: Path) -> None:
     }  # fmt: skip
     assert {key: config[key] for key in expected} == expected
     assert read_generation(file) == {"eos_token_id": [2]}
-    assert read_tokenizer_config(file) == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert read_tokenizer_config(file) == {"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "opening"),
+    [
+        ({}, ()),
+        ({"tokenizer__ggml__pre": "llama-bpe"}, (1,)),
+        ({"tokenizer__ggml__pre": "llama-bpe", "tokenizer__ggml__add_bos_token": False}, ()),
+        ({"tokenizer__ggml__add_bos_token": True}, (1,)),
+    ],
+)
+def test_a_text_is_opened_as_the_file_says(
+    tmp_path: Path, changes: dict[str, object], opening: tuple[int, ...]
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", metadata(**changes), embedding())
+    assert Tokenizer.load(checkpoint_folder(path, tmp_path / "cache")).opening == opening
 
 
 def test_rotary_scaling_of_llama_3_is_found_from_its_factors(tmp_path: Path) -> None:

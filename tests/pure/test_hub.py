@@ -86,6 +86,13 @@ def test_all_of_a_sharded_checkpoint_is_fetched_once_and_nothing_else(hub: Hub) 
     assert bodies(hub) == fetched
 
 
+def test_what_is_only_looked_at_is_fetched_without_weights(hub: Hub) -> None:
+    directory = find_model(ModelConfig(model=NAME), has_weights=False)
+    assert {path.name for path in directory.iterdir()} == {"config.json", "model.safetensors.index.json"}
+    assert find() == directory
+    assert all((directory / name).is_file() for name in SHARDS)
+
+
 def test_a_connection_that_is_cut_is_taken_up_where_it_ended(hub: Hub) -> None:
     hub.cut_after = PIECE + 2**20
     directory = find()  # the client notices, and asks for the rest

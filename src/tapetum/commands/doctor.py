@@ -48,7 +48,7 @@ def doctor(
     name = model or "tapetum-mini"
     config = ModelConfig(model=model, revision=revision, is_offline=is_offline)
     try:
-        found = examine(find_model(config))
+        found = examine(find_model(config, has_weights=False))
     except CheckpointError as error:
         if as_json:
             click.echo(json.dumps({"model": name, "problem": error.message}))
@@ -174,7 +174,9 @@ def _show_tensors(tensors: Tensors | None) -> None:
     if tensors is None:
         page.row("weights", "not here", "only config, tokenizer and processor were looked at")
         return
-    files = f"{tensors.num_files} file{'s' * (tensors.num_files > 1)}"
+    files = (
+        f"{tensors.num_files} file{'s' * (tensors.num_files > 1)}" if tensors.num_files else "the index alone"
+    )
     page.row("weights", f"{tensors.num_stored:,} tensors in {files}", ", ".join(tensors.kinds))
     for what, names in (
         ("missing", tensors.missing),

@@ -75,7 +75,7 @@ def plan(
         revision=None if options["revision"] is None else str(options["revision"]),
         is_offline=bool(options["is_offline"]),
     )
-    paper = read_paper(find_model(config))
+    paper = read_paper(find_model(config, has_weights=False))
     footprint = paper.footprint(_BYTES[dtype])
     kinds = _kinds(paper, images, int(str(options["text_tokens"])), options["context"])
     budget = None if memory is None else _budget(paper, footprint, dtype, read_bytes(memory))

@@ -11,7 +11,7 @@ from tapetum.core.media import Geometry
 from tapetum.engine.arrange import TextTokens, arrange
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.paper import Paper, read_paper
-from tapetum.models.stores import Store, has_tensors, open_store
+from tapetum.models.stores import Store, has_tensors, indexed_names, open_store
 from tapetum.models.weights import NameTable
 from tapetum.text.abilities import TemplateAbilities
 
@@ -43,13 +43,13 @@ class Text:
 class Tensors:
     """The stored tensors beside those that the model is made of, by name and shape; no value is read."""
 
-    num_files: int
+    num_files: int  # 0 = only the index is there, which names them
     num_stored: int
     kinds: tuple[str, ...]  # what values are stored as
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
-    misshapen: tuple[str, ...]  # a sentence each
-    unreadable: tuple[str, ...]  # likewise
+    misshapen: tuple[str, ...] = ()  # a sentence each
+    unreadable: tuple[str, ...] = ()  # likewise
 
     @property
     def problem(self) -> str:
@@ -71,7 +71,7 @@ class Examination:
     paper: Paper
     text: Text
     pictures: tuple[Picture, ...]
-    tensors: Tensors | None  # None = no weights are there
+    tensors: Tensors | None  # None = no weights are there, and no index
 
 
 def examine(directory: Path) -> Examination:
@@ -82,8 +82,18 @@ def examine(directory: Path) -> Examination:
         paper=paper,
         text=_text(files, paper),
         pictures=tuple(_picture(files, paper, size) for size in SIZES) if paper.takes_pictures else (),
-        tensors=compare(paper.blueprint.table, open_store(directory)) if has_tensors(directory) else None,
+        tensors=_tensors(directory, paper.blueprint.table),
     )
+
+
+def _tensors(directory: Path, table: NameTable) -> Tensors | None:
+    if has_tensors(directory):
+        return compare(table, open_store(directory))
+    names = {table.canonical(name) for name in indexed_names(directory)}
+    if not names:
+        return None
+    missing, unknown = table.differences(names)
+    return Tensors(num_files=0, num_stored=len(names), kinds=(), missing=missing, unknown=unknown)
 
 
 def compare(table: NameTable, store: Store) -> Tensors:

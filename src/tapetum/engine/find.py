@@ -19,8 +19,11 @@ from tapetum.models.gguf.reader import SUFFIX
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:/([\w./-]+\.gguf))?")
 
 
-def find_model(config: ModelConfig) -> Path:
-    """The directory of a checkpoint; one of the hub is fetched, or found where it was fetched to before."""
+def find_model(config: ModelConfig, *, has_weights: bool = True) -> Path:
+    """The directory of a checkpoint; one of the hub is fetched, or found where it was fetched to before.
+
+    Without weights the directory of one that has to be fetched may lack them.
+    """
     if config.model is None:
         return MODEL_DIR
     path = Path(config.model).expanduser()
@@ -35,7 +38,9 @@ def find_model(config: ModelConfig) -> Path:
             "Qwen/Qwen2-VL-2B-Instruct"
         )
     hub_id, file = found.groups()
-    directory = download(hub_id, config.revision, file=file, is_offline=config.is_offline)
+    directory = download(
+        hub_id, config.revision, file=file, has_weights=has_weights, is_offline=config.is_offline
+    )
     if file:
         return _folder_of(directory / file)
     if not (directory / "config.json").is_file():

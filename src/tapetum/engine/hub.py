@@ -10,12 +10,21 @@ from pathlib import Path
 
 from tapetum.core.errors import CheckpointError
 
-_WANTED = ("*.json", "*.jinja", "*.safetensors", "*.txt")
+_SMALL = ("*.json", "*.jinja", "*.txt")
+_WEIGHTS = ("*.safetensors",)
 _UNWANTED = ("*/*", "consolidated*")  # other forms of the same weights
 
 
-def download(hub_id: str, revision: str | None, *, file: str | None = None, is_offline: bool = False) -> Path:
+def download(
+    hub_id: str,
+    revision: str | None,
+    *,
+    file: str | None = None,
+    has_weights: bool = True,
+    is_offline: bool = False,
+) -> Path:
     """The directory of a repository at a revision, with all of a checkpoint or one file; offline, as it was fetched."""
+    wanted = [*_SMALL, *(_WEIGHTS if has_weights else ())] if file is None else [file]
     # Imported here: a model on disk needs no hub and no network.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -25,7 +34,7 @@ def download(hub_id: str, revision: str | None, *, file: str | None = None, is_o
             snapshot_download(
                 hub_id,
                 revision=revision,
-                allow_patterns=list(_WANTED) if file is None else [file],
+                allow_patterns=wanted,
                 ignore_patterns=list(_UNWANTED) if file is None else None,
                 local_files_only=is_offline,
             )

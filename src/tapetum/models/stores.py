@@ -7,7 +7,7 @@ tensors are for (weights.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Protocol
@@ -66,8 +66,16 @@ def open_store(directory: Path) -> Store:
 
 
 def has_tensors(directory: Path) -> bool:
-    """Whether weights are there at all."""
-    return any((directory / name).exists() for name in (INDEX, SINGLE, LINK))
+    """Whether weights are there at all: at least one of their files."""
+    index = _index(directory)
+    names = (SINGLE, LINK) if index is None else index
+    return any((directory / name).exists() for name in names)
+
+
+def indexed_names(directory: Path) -> Collection[str]:
+    """The tensors that the index of a sharded checkpoint names, whether their files are there or not."""
+    weight_map = (read_json(directory / INDEX) or {}).get("weight_map")
+    return weight_map.keys() if isinstance(weight_map, dict) else ()
 
 
 def is_current(directory: Path, stamps: Mapping[str, Stamp]) -> bool:
@@ -190,21 +198,30 @@ def _as_published(tensor: Tensor, home: Home) -> Tensor:
     return tensor
 
 
-def _shards(directory: Path) -> Iterable[str]:
-    index = read_json(directory / INDEX)
+def _shards(directory: Path) -> Sequence[str]:
+    index = _index(directory)
     if index is not None:
-        weight_map = index.get("weight_map")
-        files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-        if not files or not all(isinstance(file, str) for file in files):
-            raise CheckpointError(
-                f"{INDEX} in {directory} has no weight_map of tensors to file names; download it again"
-            )
-        return sorted(files)
+        return index
     if (directory / SINGLE).exists():
         return [SINGLE]
     raise CheckpointError(
-        f"{directory} holds neither {SINGLE} nor {INDEX}; only safetensors and GGUF files are read"
+        f"{directory} holds neither {SINGLE} nor {INDEX}; only safetensors and GGUF files are read, which "
+        "transformers' save_pretrained and llama.cpp write"
     )
+
+
+def _index(directory: Path) -> Sequence[str] | None:
+    """The files that the index of a sharded checkpoint names; None where there is no index."""
+    index = read_json(directory / INDEX)
+    if index is None:
+        return None
+    weight_map = index.get("weight_map")
+    files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    if not files or not all(isinstance(file, str) for file in files):
+        raise CheckpointError(
+            f"{INDEX} in {directory} has no weight_map of tensors to file names; download it again"
+        )
+    return sorted(files)
 
 
 def _stamp(path: Path) -> Stamp:

@@ -19,7 +19,7 @@ from tapetum.models.gguf.reader import GGUFFile
 from tapetum.models.gguf.tokenizer import read_tokenizer, read_tokenizer_config
 
 LINK = "model.gguf"
-_FORMAT = 1  # of what is written; raise it with a change, so that older directories are not used
+_FORMAT = 2  # of what is written; raise it with a change, so that older directories are not used
 
 
 def checkpoint_folder(path: Path, cache: Path) -> Path:

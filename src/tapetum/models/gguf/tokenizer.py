@@ -34,6 +34,7 @@ _PATTERNS: Mapping[str, str | None] = {
 _SINGLE_DIGITS = ("smollm",)
 _WHOLE_WORDS_FIRST = ("llama-bpe", "tekken")  # a word that is a token is not put together from merges
 _COMPOSED_FIRST = ("qwen2",)  # Unicode NFC
+_OPENED = ("llama-bpe", "tekken")  # a text begins with the token of a beginning, if the file does not say
 
 
 def read_tokenizer(file: GGUFFile) -> dict[str, object]:
@@ -53,7 +54,13 @@ def read_tokenizer(file: GGUFFile) -> dict[str, object]:
 def read_tokenizer_config(file: GGUFFile) -> dict[str, object]:
     """The values of tokenizer_config.json: roles of tokens and the chat template."""
     texts = _texts(file, "tokenizer.ggml.tokens")
-    values: dict[str, object] = {}
+    is_opened = (
+        file.metadata.get("tokenizer.ggml.model") == "llama"
+        or file.metadata.get("tokenizer.ggml.pre") in _OPENED
+    )
+    values: dict[str, object] = {
+        "add_bos_token": bool(file.metadata.get("tokenizer.ggml.add_bos_token", is_opened))
+    }
     for theirs, ours in _ROLES.items():
         token_id = file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
         if isinstance(token_id, int) and 0 <= token_id < len(texts):
