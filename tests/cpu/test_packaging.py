@@ -15,6 +15,7 @@ ASSETS = {
     "tapetum/py.typed",
     "tapetum/native/library.py",
     "tapetum/native/functions.py",
+    "tapetum/native/structures.py",
     "tapetum/assets/tapetum-mini/model.safetensors",
     "tapetum/assets/samples/samples.json",
 }

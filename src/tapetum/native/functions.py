@@ -1,7 +1,7 @@
 """The C functions of the library, as Python calls them. Nothing but the table.
 
-The build stamps a digest of this file into the library (CMakeLists.txt), and `library.py` compares it: a library that
-was built for another table is not loaded. So a change of a C function is a change here.
+The build stamps a digest of this file and of structures.py into the library (CMakeLists.txt), and `library.py` compares
+it: a library that was built for others is not loaded. So a change of a C function is a change here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tpt_resizer_feed": (_L, (_P, _P, _L, _I, _L, _P)),
     "tpt_resizer_free": (None, (_P,)),
     "tpt_decoder_workspace": (_L, (_P, _L)),
-    "tpt_run_decoder": (None, (_P, _P)),  # structures of ops/native_decoder.py: Decoder with tables of turns, Step
+    "tpt_run_decoder": (
+        None,
+        (_P, _P),
+    ),  # structures of ops/native_decoder.py: Decoder with tables of turns, Step
     "tpt_turns": (_I, (_I, _L, _L, _P, _P, _P, _P, _P)),
     "tpt_write_kv": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _L, _P, _L)),
     "tpt_paged_attention": (None, (_I, _P, _L, _I, _I, _I, _P, _L, _P, _I, _F, _P, _L, _P, _L, _P, _I)),

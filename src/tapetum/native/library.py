@@ -1,8 +1,8 @@
 """Finds the native library, checks that it fits, and declares its C functions.
 
 Owns the one handle of the process. It looks where the package lies: in an editable install both in the environment,
-where pip puts a library, and in the checkout, where `make native` does. The newest that was built for the table of
-functions.py is taken. Without any, `load` gives None, says so once, and everything runs on torch and Pillow.
+where pip puts a library, and in the checkout, where `make native` does. The newest that was built for functions.py
+and structures.py is taken. Without any, `load` gives None, says so once, and everything runs on torch and Pillow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import tapetum.native
-from tapetum.native import functions
+from tapetum.native import functions, structures
 
 _log = logging.getLogger(__name__)
 NAME = "libtapetum_native.so"
@@ -65,4 +65,6 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 def _abi() -> str:
     """What the build stamps into the library."""
-    return hashlib.sha256(Path(functions.__file__).read_bytes()).hexdigest()[:16]
+    files = (functions.__file__, structures.__file__)
+    digests = "".join(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
+    return hashlib.sha256(digests.encode()).hexdigest()[:16]

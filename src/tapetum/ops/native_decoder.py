@@ -13,103 +13,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tapetum.native import structures
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.native_attention import MAX_WIDTH
 from tapetum.ops.native_linear import NativeLinear
 from tapetum.ops.native_rows import CODES
 from tapetum.ops.parts import DecoderParts, DeepFeatures, GatedMlp, LayerParts, Linear, num_levels
 
-_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-
-
-class _Layer(ctypes.Structure):
-    """DecoderLayer of native/src/decoder.h."""
-
-    _fields_ = (
-        ("norm1", _P),
-        ("qkv", _P),
-        ("q_norm", _P),
-        ("k_norm", _P),
-        ("out", _P),
-        ("post1", _P),
-        ("norm2", _P),
-        ("gate_up", _P),
-        ("down", _P),
-        ("post2", _P),
-        ("turns", _I),
-        ("window", _I),
-    )
-
-
-class _Turns(ctypes.Structure):
-    """TurnTable of native/src/decoder.h."""
-
-    _fields_ = (("axis", _P), ("frequency", _P), ("scale", _F))
-
-
-class _Decoder(ctypes.Structure):
-    """Decoder of native/src/decoder.h."""
-
-    _fields_ = (
-        ("layers", _P),
-        ("num_layers", _L),
-        ("turns", _P),
-        ("num_turns", _L),
-        ("norm", _P),
-        ("hidden", _L),
-        ("heads", _I),
-        ("kv_heads", _I),
-        ("head_dim", _I),
-        ("dtype", _I),
-        ("has_wide_norms", _I),
-        ("eps", _F),
-        ("scale", _F),
-    )
-
-
-class _Deep(ctypes.Structure):
-    """DeepFeatures of native/src/decoder.h."""
-
-    _fields_ = (("start", _L), ("end", _L), ("values", _P))
-
-
-class _Step(ctypes.Structure):
-    """DecoderStep of native/src/decoder.h."""
-
-    _fields_ = (
-        ("x", _P),
-        ("positions", _P),
-        ("slots", _P),
-        ("tokens", _L),
-        ("caches", _P),
-        ("num_blocks", _L),
-        ("rows", _P),
-        ("num_rows", _L),
-        ("blocks", _P),
-        ("reach", _P),
-        ("sampled", _P),
-        ("num_sampled", _L),
-        ("deep", _P),
-        ("num_deep", _L),
-        ("levels", _L),
-        ("workspace", _P),
-        ("out", _P),
-        ("block_size", _I),
-    )
-
 
 class NativeDecoder:
     def __init__(self, library: ctypes.CDLL, parts: DecoderParts) -> None:
         assert parts.head_dim <= MAX_WIDTH, f"heads are {parts.head_dim} wide, limit {MAX_WIDTH}"
         self._library, self._parts = library, parts  # the parts own what the structures point to
-        self._layers = (_Layer * len(parts.layers))(*map(_layer, parts.layers))
-        self._turns = (_Turns * len(parts.turns))(
+        self._layers = (structures.Layer * len(parts.layers))(*map(_layer, parts.layers))
+        self._turns = (structures.Turns * len(parts.turns))(
             *(
-                _Turns(table.axes.data_ptr(), table.frequencies.data_ptr(), table.scale)
+                structures.Turns(table.axes.data_ptr(), table.frequencies.data_ptr(), table.scale)
                 for table in parts.turns
             )
         )
-        self._decoder = _Decoder(
+        self._decoder = structures.Decoder(
             layers=ctypes.addressof(self._layers),
             num_layers=len(parts.layers),
             turns=ctypes.addressof(self._turns),
@@ -138,11 +61,13 @@ class NativeDecoder:
         assert position_ids.is_contiguous() and x.is_contiguous()
         self._reserve(len(x))
         out = x.new_empty(len(layout.sample_rows), x.shape[1])
-        pointers = (_P * len(caches))(*(cache.data_ptr() for cache in caches))
-        runs = (_Deep * len(deep))(*(_Deep(run.start, run.end, run.values.data_ptr()) for run in deep))
+        pointers = (ctypes.c_void_p * len(caches))(*(cache.data_ptr() for cache in caches))
+        runs = (structures.Deep * len(deep))(
+            *(structures.Deep(run.start, run.end, run.values.data_ptr()) for run in deep)
+        )
         assert all(run.values.is_contiguous() and run.values.dtype == x.dtype for run in deep)
         _, num_blocks, block_size, _ = caches[0].shape
-        step = _Step(
+        step = structures.Step(
             x.data_ptr(), position_ids.data_ptr(), layout.slots.data_ptr(), len(x),
             ctypes.addressof(pointers), num_blocks, layout.rows.data_ptr(), len(layout.rows),
             layout.blocks.data_ptr(), _pointer(layout.reach), layout.sample_rows.data_ptr(), len(out),
@@ -158,9 +83,9 @@ class NativeDecoder:
             self._workspace = torch.empty(needed, dtype=torch.uint8)
 
 
-def _layer(layer: LayerParts) -> _Layer:
+def _layer(layer: LayerParts) -> structures.Layer:
     assert isinstance(layer.mlp, GatedMlp)
-    return _Layer(
+    return structures.Layer(
         layer.norm1.data_ptr(), _address(layer.qkv), _pointer(layer.q_norm), _pointer(layer.k_norm),
         _address(layer.out), _pointer(layer.post1), layer.norm2.data_ptr(),
         _address(layer.mlp.gate_up), _address(layer.mlp.down), _pointer(layer.post2), layer.turns, layer.window,

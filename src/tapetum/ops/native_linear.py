@@ -14,29 +14,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tapetum.native import structures
 from tapetum.ops import memory
 from tapetum.ops.parts import Activation, has_gate
 
 CODES = {torch.float32: 0, torch.bfloat16: 1}  # the library's names of types
-# in the library's order
-ACTIVATIONS: tuple[Activation, ...] = ("none", "quick_gelu", "gelu", "silu_mul", "gelu_tanh", "gelu_tanh_mul")
+ACTIVATIONS: tuple[Activation, ...] = structures.ACTIVATIONS
 ALIGNMENT = 64  # bytes, of a packed weight
 
 # (library, weight [N, K], activation) -> the packed weight, uint8, aligned
 Pack = Callable[[ctypes.CDLL, Tensor, Activation], Tensor]
-
-
-class Weight(ctypes.Structure):
-    """Weight of native/src/gemm.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("outputs", ctypes.c_int64),
-        ("inputs", ctypes.c_int64),
-        ("dtype", ctypes.c_int),
-        ("activation", ctypes.c_int),
-    )
 
 
 def num_packed_bytes(library: ctypes.CDLL, weight: Tensor, activation: Activation) -> int:
@@ -80,7 +67,7 @@ class NativeLinear:
         assert self._packed.data_ptr() % ALIGNMENT == 0
         self._bias = None if bias is None else bias.float().contiguous()
         self._dtype, self._outputs = weight.dtype, num_outputs(weight, activation)
-        self._weight = Weight(
+        self._weight = structures.Weight(
             self._packed.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),
             self._outputs,
