@@ -19,6 +19,7 @@ from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.engine.files import ModelFiles
 from tapetum.models.internvl.model import read
 from tapetum.models.weights import NameTable
+from tapetum.processing import load_processor
 from tapetum.processing.internvl import choose_grid
 from tapetum.text.runs import MediaSlot
 from tests.families import internvl
@@ -130,3 +131,12 @@ def check_names(table: NameTable, tensors: dict[str, torch.Tensor]) -> None:
     for slot in table.slots:
         if len(slot.sources) == 1 and slot.convert is None:
             assert shapes[slot.sources[0]] == slot.shape, slot.name
+
+
+@given(total=st.integers(1, 5000), count=st.integers(1, 64))
+def test_frames_are_chosen_as_transformers_does(total: int, count: int) -> None:
+    """Its class needs torchvision; this is its rule."""
+    count = min(total, count)
+    expected = torch.arange(total / count / 2, total, total / count).int().tolist()
+    sampling = load_processor(CONFIGS / "internvl2-2b").sampling
+    assert sampling.spread(total, count, 1.0) == expected

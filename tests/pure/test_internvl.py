@@ -85,7 +85,15 @@ def test_what_stands_in_the_prompt(processor: Processor) -> None:
     frame = (start, Placement(1, 1, 256), end)
     assert processor.expand(clip) == ("Frame1: ", *frame, "\nFrame2: ", *frame)
     assert (clip.used, clip.grid_thw, clip.num_tokens) == ((448, 448), (2, 32, 32), 512)
-    assert processor.sampling.count(100, 50.0, ProcessorOptions()) == 8
+
+
+def test_frames_of_a_file_are_the_middles_of_its_parts(processor: Processor) -> None:
+    sampling = processor.sampling
+    assert sampling.count(100, 50.0, ProcessorOptions()) == 8
+    assert sampling.count(5, 50.0, ProcessorOptions()) == 5
+    assert sampling.spread(100, 8, 50.0) == [6, 18, 31, 43, 56, 68, 81, 93]
+    assert sampling.spread(5, 5) == [0, 1, 2, 3, 4]
+    assert sampling.shown_at(range(0, 1000, 10), 1000, 8) == [6, 18, 31, 43, 56, 68, 81, 93]
 
 
 def test_the_overview_comes_last(processor: Processor) -> None:

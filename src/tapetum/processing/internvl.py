@@ -241,4 +241,5 @@ def _sampling(file: ConfigReader) -> FrameSampling:
         num_frames=None if has_rate else file.integer("num_frames", NUM_FRAMES),
         min_frames=1,
         multiple=1,
+        is_middle=True,
     )

@@ -29,6 +29,7 @@ class FrameSampling:
     max_frames: int = 768
     multiple: int = 2  # frames that share a patch
     has_last: bool = False  # the last frame is always one of them
+    is_middle: bool = False  # of equal parts of a clip the middle is taken, not the beginning
 
     def count(self, total: int, seconds: float, options: ProcessorOptions) -> int:
         """How many of `total` frames that last `seconds`."""
@@ -51,14 +52,16 @@ class FrameSampling:
         return seconds * fps
 
     def spread(self, total: int, count: int, seconds: float | None = None) -> list[int]:
-        """`count` of `total` frames, evenly from the first, to the last or to one step before the end.
+        """`count` of `total` frames, evenly from the first, to the last or to one step before the end; or the middles.
 
         `seconds` is how long a file lasts; for some families there is a bound beyond which they leave out its ends.
-        As transformers computes it: numpy.linspace, or the float32 of torch.arange(0, total, total / count).
+        As transformers computes it: numpy.linspace, or the float32 of torch.arange(shift, total, total / count).
         """
         if self.has_last:
             return [int(index) for index in np.linspace(0, total - 1, count).round()]
-        return [int(np.float32(index * (total / count))) for index in range(count)]
+        part = total / count
+        shift = part / 2 if self.is_middle else 0.0
+        return [int(np.float32(shift + index * part)) for index in range(count)]
 
     def shown_at(self, times: Sequence[int], end: int, count: int) -> list[int]:
         """The frames that are shown at `count` evenly spaced times from the first frame to the last, or to `end`.
@@ -67,4 +70,5 @@ class FrameSampling:
         twice.
         """
         span, steps = (times[-1] - times[0], max(1, count - 1)) if self.has_last else (end - times[0], count)
-        return [bisect_right(times, times[0] + index * span // steps) - 1 for index in range(count)]
+        halves = range(self.is_middle, 2 * count, 2)  # of steps
+        return [bisect_right(times, times[0] + half * span // (2 * steps)) - 1 for half in halves]
