@@ -29,11 +29,11 @@ def chunk_context(start: int, length: int) -> float:
 
 
 class CostModel:
-    """Predicts and learns. Lengths in tokens or patches, times in seconds."""
+    """Predicts and learns. Lengths in tokens or patches, times in seconds. `step` and `encode` are its prior."""
 
-    def __init__(self) -> None:
-        self._step = _Fit(_STEP_PRIOR)
-        self._encode = _Fit(_ENCODE_PRIOR)
+    def __init__(self, step: Sequence[float] = _STEP_PRIOR, encode: Sequence[float] = _ENCODE_PRIOR) -> None:
+        self._step = _Fit(tuple(step))
+        self._encode = _Fit(tuple(encode))
 
     def observe_step(
         self, decodes: int, context: int, chunk: int, chunk_context: float, seconds: float
@@ -57,6 +57,16 @@ class CostModel:
         _, per_patch, per_square = self._encode.coefficients()
         whole = per_patch * patches + per_square * squares
         return min(1.0, max(0.0, seconds) / whole) if whole > 0 else 1.0
+
+    @property
+    def step_coefficients(self) -> tuple[float, ...]:
+        """a to e."""
+        return tuple(self._step.coefficients())
+
+    @property
+    def encode_coefficients(self) -> tuple[float, ...]:
+        """c0 to c2."""
+        return tuple(self._encode.coefficients())
 
     @property
     def encode_start_s(self) -> float:
