@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tapetum import LLM, SamplingParams
 from tapetum.text import tokenizer as text
+from tests.families import llava
+from tests.families.kit import image_part, user
 from tests.families.text import write_checkpoint
 
 SPECIAL = ("<unk>", "<s>", "</s>", "<image>")
@@ -50,11 +53,11 @@ def sentencepiece(kind: str) -> Tokenizer:
     return made
 
 
-def write(directory: Path, kind: str, **config: object) -> Path:
+def write(directory: Path, kind: str, template: str = TEMPLATE, **config: object) -> Path:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=sentencepiece(kind), bos_token="<s>", eos_token="</s>", unk_token="<unk>", **config
     )
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(directory)
     return directory
 
@@ -96,3 +99,21 @@ def test_prompts_and_chats_of_an_engine_begin_as_in_transformers(tmp_path: Path)
         (chat,) = llm.chat(messages, one, use_tqdm=False)
         written = oracle.apply_chat_template(messages, tokenize=False)
         assert list(chat.prompt_token_ids) == oracle(written, add_special_tokens=False).input_ids
+
+
+def test_a_chat_with_a_picture_begins_as_the_processor_of_transformers_has_it(tmp_path: Path) -> None:
+    """LLaVA's template writes no <s>, and its processor leaves that to the tokenizer."""
+    directory = llava.family("llava").write(tmp_path, 5)
+    config = json.loads((directory / "config.json").read_text())
+    image_id = SPECIAL.index("<image>")
+    (directory / "config.json").write_text(json.dumps(config | {"image_token_index": image_id}))
+    oracle = AutoTokenizer.from_pretrained(write(directory, "first", llava.TEMPLATE))
+    messages = [user(image_part(1, 40, 30), {"type": "text", "text": "hi a"})]
+    one = SamplingParams(max_tokens=1)
+    with LLM(str(directory), dtype="float32", device="cpu", kv_cache_bytes=1 << 24) as llm:
+        (output,) = llm.chat(messages, one, use_tqdm=False)
+    text = oracle.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    places = output.prompt_token_ids.count(image_id)
+    assert places > 1
+    expected = oracle(text.replace("<image>", "<image>" * places)).input_ids
+    assert list(output.prompt_token_ids) == expected and expected[0] == oracle.bos_token_id
