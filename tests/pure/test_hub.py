@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -84,6 +85,26 @@ def test_all_of_a_sharded_checkpoint_is_fetched_once_and_nothing_else(hub: Hub) 
     assert len(fetched) == 4
     assert find() == directory
     assert bodies(hub) == fetched
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_one_bar_and_a_file_none(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, file = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    find(revision="v1")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    find()
+    assert file.getvalue() == ""
+    drawn = [line for line in terminal.getvalue().replace("\n", "\r").split("\r") if line]
+    assert all(line.startswith(f"fetching {NAME}: ") for line in drawn), drawn
+    assert "100%" in drawn[-1] and terminal.getvalue().endswith("\n")
+    size = len(terminal.getvalue())
+    find()
+    assert len(terminal.getvalue()) == size, "there is nothing to fetch"
 
 
 def test_what_is_only_looked_at_is_fetched_without_weights(hub: Hub) -> None:

@@ -1,15 +1,22 @@
 """Checkpoints of the hub: fetched with a bar on the terminal, or taken from the cache of what was fetched.
 
 The client of the hub does the work. A connection that is cut is taken up where it ended; after a fetch that was stopped
-the next one keeps the files that are whole. Owns what is fetched, and one sentence for each way in which that can fail.
+the next one keeps the files that are whole. Owns what is fetched, the bar, and one sentence for each way in which a
+fetch can fail.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from threading import Lock
+from types import TracebackType
+
+from tqdm import tqdm
 
 from tapetum.core.errors import CheckpointError
 
+_log = logging.getLogger(__name__)
 _SMALL = ("*.json", "*.jinja", "*.txt")
 _WEIGHTS = ("*.safetensors",)
 _UNWANTED = ("*/*", "consolidated*")  # other forms of the same weights
@@ -30,15 +37,17 @@ def download(
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(
-            snapshot_download(
-                hub_id,
-                revision=revision,
-                allow_patterns=wanted,
-                ignore_patterns=list(_UNWANTED) if file is None else None,
-                local_files_only=is_offline,
+        with _Bar(hub_id) as bar:
+            return Path(
+                snapshot_download(
+                    hub_id,
+                    revision=revision,
+                    allow_patterns=wanted,
+                    ignore_patterns=list(_UNWANTED) if file is None else None,
+                    local_files_only=is_offline,
+                    tqdm_class=bar.counter(),
+                )
             )
-        )
     except (HfHubHTTPError, OSError, ValueError) as error:
         at = "" if revision is None else f" at {revision!r}"
         raise CheckpointError(f"model {hub_id!r}{at} {_reason(error, is_offline)}") from error
@@ -68,3 +77,51 @@ def _reason(error: Exception, is_offline: bool) -> str:
         return "was not fetched before; leave --offline and HF_HUB_OFFLINE out, or name a directory"
     first_line = str(error).strip().partition("\n")[0] or type(error).__name__
     return f"cannot be fetched: {first_line}; check the network, and that the disk has room, and try again"
+
+
+class _Bar:
+    """One bar of bytes in place of the several that the client draws. Appears when there is something to fetch."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: tqdm | None = None
+        self._lock = Lock()  # files are fetched by several threads
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def counter(self) -> type[tqdm]:
+        """What the client makes its bars of: they count, and draw nothing."""
+        tell = self._tell
+
+        class Counter(tqdm):  # type: ignore[misc]  # it has no types
+            def __init__(self, *args: object, **options: object) -> None:
+                options.pop("name", None)
+                self._is_bytes = options.get("unit") == "B"
+                super().__init__(*args, **{**options, "disable": True})
+
+            def update(self, n: float | None = 1) -> bool | None:
+                self.n += n or 0
+                if self._is_bytes and self.total:
+                    tell(int(self.n), int(self.total))
+                return None
+
+        return Counter
+
+    def _tell(self, done: int, total: int) -> None:
+        """Some clients count what has come and what is on the disk: the larger one is shown."""
+        with self._lock:
+            if self._bar is None:
+                _log.info("fetching %s", self._name)
+                self._bar = tqdm(
+                    desc=f"fetching {self._name}", total=total, unit="B", unit_scale=True, disable=None
+                )
+            self._bar.total = max(total, self._bar.total or 0)
+            if done > self._bar.n:
+                self._bar.update(done - self._bar.n)
