@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tapetum.core.errors import EngineError
-from tapetum.core.plan import BatchPlan
+from tapetum.core.plan import BatchPlan, SampledToken, StepResult
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.sched.foresight import Foresight
 from tests.pure.stage import SIZE, Stage
@@ -202,3 +202,42 @@ def test_whoever_is_guessed_for_in_vain_is_left_alone_for_a_while() -> None:
     ahead = Ahead(stage)
     ahead.drain()
     assert 30 < ahead.num_foreseen < 55
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_of_decodes_may_be_taken_as_one(seed: int) -> None:
+    """The executor would have to do them all; here their tokens are put together from single steps."""
+    rng = random.Random(seed)
+    requests = [
+        make_request(f"r{index}", [index, rng.randrange(10)], max_tokens=rng.randint(1, 60))
+        for index in range(rng.randint(1, 8))
+    ]
+    limits = {"num_blocks": rng.choice([20, 40, 200]), "is_caching": rng.random() < 0.5, "speculate": "off"}
+    plain, stretched = Stage(**limits), Stage(**limits)
+    plain.add(*requests)
+    stretched.add(*requests)
+    plain.drain()
+    counts = []
+    while stretched.scheduler.has_work:
+        plan = stretched.scheduler.schedule(stretched.now)
+        counts.append(stretched.scheduler.stretch(plan, rng.choice([1, 5, 1000]), stretched.now))
+        tokens = {row.request_id: row.end for row in plan.rows if row.has_sample}
+        result = StepResult(
+            step=plan.step,
+            tokens={
+                name: tuple(
+                    SampledToken(token_id=hashed_token(name, end + ahead)) for ahead in range(counts[-1])
+                )
+                for name, end in tokens.items()
+            },
+        )
+        stretched.now += counts[-1]
+        stretched.tell(stretched.scheduler.commit(plan, result, stretched.now))
+    assert stretched.tokens == plain.tokens and stretched.reasons() == plain.reasons()
+    assert stretched.now == plain.now == sum(counts)
+    stats, wanted = stretched.scheduler.stats(), plain.scheduler.stats()
+    assert (stats.num_free_blocks, stats.num_cached_blocks) == (
+        wanted.num_free_blocks,
+        wanted.num_cached_blocks,
+    )
+    assert stats.num_preemptions == wanted.num_preemptions

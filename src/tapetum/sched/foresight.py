@@ -2,7 +2,8 @@
 
 Where every request decodes and nothing waits, the next step is the same rows one token on, whatever the tokens are: a
 row does not name them. Only which requests end is open, and that is seen from the tokens. Anything else (a prompt, a
-picture, a grammar, a guess, a stop string, an answer at its limit) waits for the result, as the scheduler does.
+picture, a grammar, a guess, a stop string, an answer at its limit) waits for the result, as the scheduler does. Where
+no token ends an answer, many such steps may be taken as one.
 """
 
 from __future__ import annotations
@@ -52,6 +53,23 @@ def next_rows(live: Mapping[Progress, Row], ledger: Ledger) -> tuple[Row, ...] |
         replace(row, start=row.start + 1, block_ids=ledger.block_table(owner.state))
         for owner, row in live.items()
     )
+
+
+def room_ahead(live: Collection[Progress], ledger: Ledger, longest: int) -> int:
+    """How many steps of decodes, at most `longest`, have all their blocks, which are reserved; up to the first end."""
+    count = min(longest, *(owner.num_tokens_left for owner in live))
+    while count > 1 and not ledger.has_room(sum(_num_missing(owner, ledger, count) for owner in live)):
+        count //= 2
+    for owner in live:
+        has_room = ledger.extend(owner.state, num_ahead=count - 1)
+        assert has_room, "there was room for all of them"
+    return count
+
+
+def _num_missing(owner: Progress, ledger: Ledger, num_steps: int) -> int:
+    """Blocks that a request lacks for so many decodes."""
+    state = owner.state
+    return max(0, -(-(state.num_tokens + num_steps - 1) // ledger.block_size) - len(state.block_ids))
 
 
 def _goes_on(owner: Progress, row: Row) -> bool:

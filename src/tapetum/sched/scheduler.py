@@ -21,7 +21,7 @@ from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
-from tapetum.sched.foresight import Foresight, next_rows, who_goes_on
+from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_on
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.progress import Progress, ends_of, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
@@ -124,11 +124,8 @@ class Scheduler:
 
         What it reserves stays with the requests: `schedule` would reserve the same.
         """
-        is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
-        if is_open or self._owners.keys() != {plan.step}:
-            return None
-        live = who_goes_on(plan.rows, self._owners[plan.step])
-        rows = next_rows(live, self._ledger) if live and len(live) == self.num_running else None
+        live = self._who_goes_on(plan, now)
+        rows = next_rows(live, self._ledger) if live else None
         if rows is None:
             return None
         owners = tuple(live)
@@ -136,6 +133,15 @@ class Scheduler:
             plan=self._sealed(rows, owners),
             ends={owner.request_id: ends_of(owner.state.request) for owner in owners},
         )
+
+    def stretch(self, plan: BatchPlan, longest: int, now: float) -> int:
+        """How many tokens of each row of a plan in flight may be committed as one result, at most `longest`.
+
+        More than 1 where the steps behind it are foreseen and no token ends an answer early: whoever executes them all
+        at once must know both that and that nobody comes meanwhile. What they need is reserved.
+        """
+        live = self._who_goes_on(plan, now)
+        return room_ahead(live, self._ledger, longest) if live and longest > 1 else 1
 
     def withdraw(self, plan: BatchPlan) -> None:
         """In place of `commit`, for a foreseen plan that nobody has begun to carry out."""
@@ -243,6 +249,14 @@ class Scheduler:
                 break
             self._roster.start(progress, num_matched, now)
             draft.add_prefill(progress)
+
+    def _who_goes_on(self, plan: BatchPlan, now: float) -> dict[Progress, Row]:
+        """All that runs, with its rows in the plan in flight, where nothing but their next tokens can follow it."""
+        is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
+        if is_open or self._owners.keys() != {plan.step}:
+            return {}
+        live = who_goes_on(plan.rows, self._owners[plan.step])
+        return live if len(live) == self.num_running else {}
 
     def _seal(self, draft: Draft) -> BatchPlan:
         self._encodes.under_way = draft.encodes.under_way
