@@ -124,13 +124,13 @@ ROWS = (
 )
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--page", type=Path, default=PAGE)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     _check_rows()
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     papers = {path.name: read_paper(path) for path in sorted(CONFIGS.iterdir())}
