@@ -18,6 +18,7 @@ import tokenizers
 from tapetum.core.errors import CheckpointError, InvalidParameter, PromptTooLong
 from tapetum.core.files import read_json
 from tapetum.core.media import MediaKind
+from tapetum.text.bare_vocabulary import from_vocabulary
 from tapetum.text.vocabulary import NumberTokens, build_trie, number_tokens
 
 # how the library writes down whether a space is put before the first word
@@ -57,17 +58,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: Path, slots: Mapping[int | str, MediaKind] | None = None) -> Tokenizer:
-        """From `tokenizer.json`; tokenizer_config.json and `slots` add which tokens are special."""
+        """From tokenizer.json or what it is made of; tokenizer_config.json and `slots` add which tokens are special."""
         path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(
-                f"{directory} has no tokenizer.json; write one with "
-                "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-            )
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
+        backend = _from_file(path) if path.is_file() else from_vocabulary(directory)
         named = {_text_of(mark, backend, path): kind for mark, kind in (slots or {}).items()}
         config = read_json(directory / "tokenizer_config.json") or {}
         opening = _opening(config, backend)
@@ -188,6 +181,13 @@ def _opening(config: Mapping[str, object], backend: tokenizers.Tokenizer) -> tup
         return tuple(backend.encode("", add_special_tokens=True).ids)
     begin = backend.token_to_id(special_names(config).get("bos_token", ""))
     return (begin,) if adds_begin and begin is not None else ()
+
+
+def _from_file(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path} cannot be read: {error}; fetch the checkpoint again") from error
 
 
 def special_names(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
