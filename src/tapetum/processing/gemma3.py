@@ -29,11 +29,8 @@ from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
     EVERY_STEP,
-    HALVES,
     IGNORED_KEYS,
-    Normalisation,
     check_switches,
-    read_normalisation,
     read_resample,
     read_settings,
 )
@@ -195,11 +192,6 @@ def read_shape(directory: Path, reader: ConfigReader) -> tuple[TileShape, int]:
             "whole visual tokens; use a checkpoint whose numbers fit"
         )
     return shape, side
-
-
-def read_colours(directory: Path) -> Normalisation:
-    """What the patch embedding is folded with."""
-    return read_normalisation(read_settings(directory), HALVES)
 
 
 _IGNORED = (

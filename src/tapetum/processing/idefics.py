@@ -30,12 +30,9 @@ from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
 from tapetum.processing.settings import (
     EVERY_STEP,
-    HALVES,
     IGNORED_KEYS,
     JOINT,
-    Normalisation,
     check_switches,
-    read_normalisation,
     read_resample,
     read_settings,
 )
@@ -250,11 +247,6 @@ def read_shape(directory: Path, reader: ConfigReader) -> tuple[TileShape, int]:
             "whole visual tokens; use a checkpoint whose numbers fit"
         )
     return shape, merge_size
-
-
-def read_colours(directory: Path) -> Normalisation:
-    """What the patch embedding is folded with."""
-    return read_normalisation(read_settings(directory), HALVES)
 
 
 _IGNORED = (

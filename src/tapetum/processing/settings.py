@@ -13,7 +13,6 @@ from tapetum.core.media import MediaKind
 
 JOINT = "processor_config.json"
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each colour
-HALVES: Normalisation = ((0.5,) * 3, (0.5,) * 3)  # pixels from -1 to 1, as SigLIP sees them
 _FILE_NAMES: Mapping[MediaKind, tuple[str, ...]] = {
     "image": ("preprocessor_config.json",),
     "video": ("video_preprocessor_config.json", "preprocessor_config.json"),

@@ -14,11 +14,11 @@ from tapetum.models.config_keys import IGNORED_KEYS
 from tapetum.models.decoder_config import read_decoder
 from tapetum.models.gemma3.names import PROJECTOR, TOWER, name_table
 from tapetum.models.projectors import Rows, TileEncoder, pixel_shuffle
-from tapetum.models.siglip import SiglipDefaults, read_siglip
+from tapetum.models.siglip import read_siglip
 from tapetum.models.tiled import TiledTower, TowerConfig
 from tapetum.models.weights import Weights
 from tapetum.ops.table import OpTable
-from tapetum.processing.gemma3 import read_colours, read_shape
+from tapetum.processing.gemma3 import read_shape
 
 _IGNORED = ("boi_token_index", "eoi_token_index", "image_token_index")
 
@@ -40,13 +40,7 @@ def read(directory: Path) -> Blueprint:
     text, vision = reader.section("text_config"), reader.section("vision_config")
     decoder = read_decoder(text, is_tied=reader.flag("tie_word_embeddings", True), model_type="gemma3_text")
     shape, side = read_shape(directory, reader)
-    tower = read_siglip(
-        vision,
-        SiglipDefaults(width=768, num_heads=12),
-        side=shape.side,
-        patch_size=shape.patch_size,
-        normalisation=read_colours(directory),
-    )
+    tower = read_siglip(vision, shape, directory, width=768, num_heads=12)
     text.finish((*IGNORED_KEYS, "tie_word_embeddings"))
     reader.finish((*IGNORED_KEYS, *_IGNORED))
     config = VisionConfig(tower=tower, side=side, out_width=decoder.hidden_size)

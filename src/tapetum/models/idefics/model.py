@@ -14,11 +14,11 @@ from tapetum.models.config_keys import IGNORED_KEYS
 from tapetum.models.decoder_config import read_decoder
 from tapetum.models.idefics.names import CONNECTOR, TOWER, name_table
 from tapetum.models.projectors import Rows, TileEncoder, pixel_shuffle
-from tapetum.models.siglip import SiglipDefaults, read_siglip
+from tapetum.models.siglip import read_siglip
 from tapetum.models.tiled import TiledTower, TowerConfig
 from tapetum.models.weights import Weights
 from tapetum.ops.table import OpTable
-from tapetum.processing.idefics import read_colours, read_shape
+from tapetum.processing.idefics import read_shape
 
 # What processor and tokenizer say, how it was trained, and parts of Idefics2 that later files still describe.
 _IGNORED = (
@@ -48,13 +48,7 @@ def read(directory: Path) -> Blueprint:
     shape, merge_size = read_shape(directory, reader)
     table_side = vision.side("image_size", 224) // shape.patch_size
     vision.ignore(*_IGNORED)
-    tower = read_siglip(
-        vision,
-        SiglipDefaults(width=1152, num_heads=16),
-        side=shape.side,
-        patch_size=shape.patch_size,
-        normalisation=read_colours(directory),
-    )
+    tower = read_siglip(vision, shape, directory, width=1152, num_heads=16)
     text.finish(_IGNORED)
     reader.finish(_IGNORED)
     config = VisionConfig(tower=tower, merge_size=merge_size, out_width=decoder.hidden_size)
