@@ -59,8 +59,8 @@ def _added(directory: Path, declared: object) -> dict[int, AddedToken]:
         texts = read_json(directory / "added_tokens.json") or {}
         declared = {token_id: {"content": text, "special": True} for text, token_id in texts.items()}
     return {
-        int(token_id): AddedToken(
-            str(token["content"]),
+        int(str(token_id)): AddedToken(
+            str(token.get("content")),
             single_word=bool(token.get("single_word")),
             lstrip=bool(token.get("lstrip")),
             rstrip=bool(token.get("rstrip")),
@@ -68,4 +68,5 @@ def _added(directory: Path, declared: object) -> dict[int, AddedToken]:
             special=bool(token.get("special")),
         )
         for token_id, token in declared.items()
+        if str(token_id).isdecimal() and isinstance(token, dict)
     }
