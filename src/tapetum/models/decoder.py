@@ -40,8 +40,8 @@ class Decoder:
             eps=config.rms_norm_eps,
             dtype=weights.dtype,
         )
-        is_whole = ops.decoder is not None and config.experts is None
-        self._run = ops.decoder(parts) if ops.decoder and is_whole else LayerByLayer(parts, ops)
+        whole = ops.decoder if config.experts is None else None
+        self._run = whole(parts) if whole else LayerByLayer(parts, ops)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         embedded = F.embedding(token_ids, self._embedding)
