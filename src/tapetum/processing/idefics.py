@@ -186,8 +186,9 @@ class IdeficsProcessor:
         if not self.is_split:
             return self._tile
         tile, longest = self.shape.tile_size, self.edges["image"]
-        usual = whole_tiles(edge_size(size, longest), tile)
-        area, tokens = options.max_pixels or usual[0] * usual[1], options.max_visual_tokens
+        width, height = whole_tiles(edge_size(size, longest), tile)
+        area = min(width * height, options.max_pixels or width * height)
+        tokens = options.max_visual_tokens
         if options.detail == "low":
             area, tokens = area // LOW_DETAIL_SHARE, min(tokens or LOW_DETAIL_TOKENS, LOW_DETAIL_TOKENS)
         for edge in (longest, *range((longest - 1) // tile * tile, tile, -tile)):
