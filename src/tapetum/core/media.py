@@ -5,12 +5,25 @@ Owns no pixels work: `patches` is an opaque array that only the processing and r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 MediaKind = Literal["image", "video"]
 ProcessorMode = Literal["exact", "fast"]  # the pixels of the reference, or nearly those in half the time
+Rung = Literal["high", "medium", "low", "thumbnail"]
+PARTS: Mapping[Rung, int] = {"high": 1, "medium": 2, "low": 4, "thumbnail": 16}  # of the area, one of so many
+DegradationReason = Literal["load", "timeout", "budget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """Why a model sees less of a picture or clip than was asked for."""
+
+    reason: DegradationReason
+    requested: tuple[int, int]  # width, height it would have been scaled to
+    rung: Rung  # what it got instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +59,7 @@ class MediaItem:
     geometry: Geometry
     patches: object  # uint8 array [P, values of a patch] in merge order
     processor: ProcessorMode = "exact"
+    degraded: Degradation | None = None  # for the request that has it
     fetch_s: float = 0.0
     decode_s: float = 0.0
     resize_s: float = 0.0  # with the cut into patches and the key
