@@ -5,6 +5,7 @@ What all families are held to is in test_families.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optim
 
 from tapetum import LLM, SamplingParams
 from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.errors import CheckpointError
 from tapetum.engine.files import ModelFiles
 from tapetum.models.internvl.model import read
+from tapetum.models.table import load_model
 from tapetum.models.weights import NameTable
+from tapetum.ops.table import reference_table
 from tapetum.processing import load_processor
 from tapetum.processing.internvl import choose_grid
 from tapetum.text.runs import MediaSlot
@@ -77,9 +81,11 @@ def test_what_a_user_types_is_no_picture(tmp_path: Path) -> None:
     assert [run for run in runs if isinstance(run, MediaSlot)] == [MediaSlot("image")]
 
 
-def test_names_of_a_real_checkpoint_in_the_layout_of_transformers() -> None:
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_names_of_a_real_checkpoint_in_the_layout_of_transformers(is_saved: bool) -> None:
+    """As transformers writes them, and as it has them, which some exporters keep."""
     folder = CONFIGS / "internvl3-8b-hf"
-    check_names(read(folder).table, tensors_of(AutoConfig.from_pretrained(folder)))
+    check_names(read(folder).table, tensors_of(AutoConfig.from_pretrained(folder), is_saved=is_saved))
 
 
 @pytest.mark.parametrize("name", ["internvl2-2b", "internvl2_5-8b"])
@@ -107,10 +113,29 @@ def test_names_of_real_checkpoints_in_the_original_layout(name: str) -> None:
     check_names(blueprint.table, internvl.original_tensors(tensors, text))
 
 
-def tensors_of(config: InternVLConfig) -> dict[str, torch.Tensor]:
-    """Under the names by which transformers writes them."""
+def test_a_config_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    directory = internvl.write_original(tmp_path / "model", 1, text_type="llama")
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    config["llm_config"]["num_key_value_heads"] = 4
+    path.write_text(json.dumps(config))
+    with pytest.raises(
+        CheckpointError, match=r"wqkv.weight has shape \(128, 64\), config.json says \(192, 64\)"
+    ):
+        load_model(directory, torch.float32, torch.device("cpu"), reference_table())
+    config["vision_config"]["norm_type"] = "batch_norm"
+    path.write_text(json.dumps(config))
+    with pytest.raises(
+        CheckpointError, match="norm_type is 'batch_norm', supported are layer_norm, rms_norm"
+    ):
+        read(directory)
+
+
+def tensors_of(config: InternVLConfig, *, is_saved: bool = True) -> dict[str, torch.Tensor]:
     with torch.device("meta"):
         tensors = InternVLForConditionalGeneration(config).state_dict()
+    if not is_saved:
+        return tensors
     saved = {
         "model.language_model.": "language_model.model.",
         "lm_head.": "language_model.lm_head.",
