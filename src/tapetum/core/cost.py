@@ -11,7 +11,8 @@ from a prior, nearly linear in tokens and patches, in the order of a small model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from dataclasses import dataclass
+from math import isfinite, sqrt
 
 MAX_CHUNK = 1 << 30  # when tokens cost nothing
 MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6  # of a step or an encode; outside them a clock or a wish is wrong
@@ -28,12 +29,42 @@ def chunk_context(start: int, length: int) -> float:
     return length * (start + length / 2)
 
 
+<<<<<<< HEAD
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What observations have taught of one formula: the normal equations, in units of the prior."""
+
+    products: tuple[tuple[float, ...], ...]
+    sums: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCosts:
+    step: Learned
+    encode: Learned
+
+
+class CostModel:
+    """Predicts and learns. Lengths in tokens or patches, times in seconds.
+
+    `learned` is what another one knew; ValueError if it is of other formulas, or no numbers.
+    """
+
+    def __init__(self, learned: LearnedCosts | None = None) -> None:
+        self._step = _Fit(_STEP_PRIOR, learned.step if learned else None)
+        self._encode = _Fit(_ENCODE_PRIOR, learned.encode if learned else None)
+
+    @property
+    def learned(self) -> LearnedCosts:
+        return LearnedCosts(step=self._step.learned, encode=self._encode.learned)
+=======
 class CostModel:
     """Predicts and learns. Lengths in tokens or patches, times in seconds. `step` and `encode` are its prior."""
 
     def __init__(self, step: Sequence[float] = _STEP_PRIOR, encode: Sequence[float] = _ENCODE_PRIOR) -> None:
         self._step = _Fit(tuple(step))
         self._encode = _Fit(tuple(encode))
+>>>>>>> main
 
     def observe_step(
         self, decodes: int, context: int, chunk: int, chunk_context: float, seconds: float
@@ -102,15 +133,22 @@ class _Fit:
     held up by something else moves little.
     """
 
-    def __init__(self, prior: tuple[float, ...]) -> None:
+    def __init__(self, prior: tuple[float, ...], learned: Learned | None) -> None:
         size = len(prior)
         self._prior = prior
         self._products = [[0.0] * size for _ in range(size)]
         self._sums = [0.0] * size
+        if learned is not None:
+            _check(learned, size)
+            self._products, self._sums = [list(row) for row in learned.products], list(learned.sums)
         self._factors = [1.0] * size
         self._active = frozenset(range(size))
-        self._is_stale = False
         self._predicted = self._actual = 0.0
+        self._solve()
+
+    @property
+    def learned(self) -> Learned:
+        return Learned(products=tuple(map(tuple, self._products)), sums=tuple(self._sums))
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         if not MIN_SECONDS <= seconds <= MAX_SECONDS:
@@ -123,14 +161,12 @@ class _Fit:
             row = self._products[i]
             for j, right in enumerate(scaled):
                 row[j] = row[j] * _FORGETTING + left * right
-        self._is_stale = True
+        self._solve()
 
     def predict(self, features: Sequence[float]) -> float:
         return sum(value * weight for value, weight in zip(features, self.coefficients(), strict=True))
 
     def coefficients(self) -> list[float]:
-        if self._is_stale:
-            self._solve()
         return [factor * unit for factor, unit in zip(self._factors, self._prior, strict=True)]
 
     @property
@@ -144,7 +180,15 @@ class _Fit:
         ]
         sums = [value + _PRIOR_WEIGHT for value in self._sums]
         self._factors, self._active = _solve_nonnegative(products, sums, self._active)
-        self._is_stale = False
+
+
+def _check(learned: Learned, size: int) -> None:
+    numbers = [*learned.sums, *(value for row in learned.products for value in row)]
+    lengths = {len(learned.sums), len(learned.products), *map(len, learned.products)}
+    if lengths != {size} or not all(map(isfinite, numbers)):
+        raise ValueError(f"what was learned is not {size} equations of as many numbers")
+    if any(learned.products[place][place] < 0 for place in range(size)):
+        raise ValueError("what was learned has a negative square")
 
 
 def _solve_nonnegative(

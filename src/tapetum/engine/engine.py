@@ -44,6 +44,7 @@ class Engine:
         facts: ModelFacts,
         files: ModelFiles,
         cost: CostModel | None = None,
+        on_end: Callable[[CostModel], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -54,6 +55,7 @@ class Engine:
         self.meters = Meters(facts.block_size * facts.kv_bytes_per_token)
         self._executor = executor
         self._cost = cost or CostModel()
+        self._on_end = on_end
         self._scheduler = build_scheduler(config, facts, self._cost)
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
@@ -187,6 +189,10 @@ class Engine:
         now = self.clock()
         self._answers.tell(self._scheduler.close(now), now)
         return self._answers.take_news()
+
+    def end(self) -> None:
+        """Nothing more will be asked: hand on what steps have been found to cost."""
+        self._on_end(self._cost)
 
     def _tell(self) -> None:
         """Make news of what came of steps, and learn from it what steps take."""

@@ -87,6 +87,7 @@ class LLM:
         self._is_closed = True
         self._pool.shutdown()
         self._front.close()
+        self._engine.end()
 
     def __enter__(self) -> LLM:
         return self

@@ -81,6 +81,7 @@ class EngineLoop:
                 self._overlap.turn()
             self._overlap.close()
             self._tell(self._engine.abort_all())
+            self._engine.end()
         except BaseException as error:
             self._is_dead = True
             _log.exception("the engine loop has ended")
