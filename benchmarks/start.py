@@ -3,9 +3,10 @@
     python benchmarks/start.py CHECKPOINT [--repeats 3] [--pack-cache DIR] [--out FILE]
 
 Each start is `tapetum serve` in a process of its own and one text request once it serves. Printed are the seconds since
-the process began at which each thing was there: the model in memory (imports of torch and the engine included), the
-profile, the golden answer, the first token. The first start reads the checkpoint once before, so that it is in the page
-cache for all. Packs are kept in a folder that is deleted afterwards, if none is given.
+the process began at which each thing was there: the model in memory (imports of torch and the engine included), what
+its steps cost (measured by the first start), the golden answer, the first token; and the processor time of all of it up
+to the end of the server. The first start reads the checkpoint once before, so that it is in the page cache for all.
+Packs are kept in a folder that is deleted afterwards, if none is given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import resource
 import socket
 import statistics
 import subprocess
@@ -26,7 +28,7 @@ from pathlib import Path
 # name, logger, beginning of the line that says it is there
 STAGES = (
     ("model", "tapetum.runtime.executor", ""),
-    ("profile", "tapetum.engine.build", "loaded in"),
+    ("costs", "tapetum.engine.build", "loaded in"),
     ("ready", "tapetum.server.run", "serving"),
 )
 _WRITTEN_S = 120.0  # for packs to be written; there are none on torch, or of a model that is too small
@@ -72,7 +74,7 @@ def start(checkpoint: Path, folder: Path, *, wait_for_packs: bool = False) -> di
     port = free_port()
     command = [sys.executable, "-m", "tapetum", "serve", str(checkpoint)]
     command += ["--port", str(port), "--pack-cache", str(folder)]
-    started_s = time.perf_counter()
+    started_s, used_s = time.perf_counter(), processor_s()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
@@ -84,7 +86,14 @@ def start(checkpoint: Path, folder: Path, *, wait_for_packs: bool = False) -> di
                 time.sleep(0.1)
         finally:
             server.terminate()
+    times["processor"] = processor_s() - used_s
     return times
+
+
+def processor_s() -> float:
+    """Of the processes started here that have ended, and of those that they started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def stages(lines: Iterator[str]) -> Iterator[tuple[str, float]]:

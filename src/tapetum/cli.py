@@ -111,11 +111,16 @@ def run(
 @engine_flags
 def serve(model_argument: str | None, **options: object) -> None:
     """Answer OpenAI's chat API over HTTP."""
-    from tapetum.server.run import serve as run_server
+    from tapetum.engine.child import try_start_child
+    from tapetum.server.process import keep_standard_files
 
     engine, server = serve_config(one_model(model_argument, options), options)
     set_up_logging(server.log_level)
-    run_server(engine, server)
+    keep_standard_files()
+    child = try_start_child()  # before the imports of the server, beside which it does its own
+    from tapetum.server.run import serve as run_server
+
+    run_server(engine, server, child)
 
 
 @main.command()

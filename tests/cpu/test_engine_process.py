@@ -20,6 +20,7 @@ from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.config import EngineConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import CapacityError, CheckpointError, EngineDead, EngineError, TapetumError
 from tapetum.core.request import SamplingParams
+from tapetum.engine.child import start_child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tests.cpu.process_kit import ANSWER
@@ -169,6 +170,7 @@ async def test_the_front_needs_no_torch_for_it():
     code = """
 import asyncio, sys
 from tapetum.core.config import EngineConfig
+from tapetum.engine.child import start_child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 
@@ -447,6 +449,7 @@ def test_a_front_that_is_killed_takes_its_engine_along_and_leaves_nothing_behind
     code = f"""
 import asyncio, os, signal
 from tapetum.core.config import EngineConfig
+from tapetum.engine.child import start_child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 
@@ -484,3 +487,18 @@ async def test_so_many_wait_as_the_engine_says():
             generation.cancel()
         await until(lambda: service.num_waiting == 0)
         assert service.backlog_s == 0
+
+
+def test_a_process_that_is_never_told_what_to_be_ends():
+    child = start_child(1 << 20, imports=())
+    child.process.stdin.close()
+    assert child.process.wait(20) == 1
+    os.close(child.arena_file)
+
+
+async def test_a_process_that_was_started_before_becomes_the_engine():
+    link = ProcessLink(EngineConfig(), builder=f"{KIT}:build", child=start_child(1 << 20, imports=(KIT,)))
+    pid = link._child.process.pid
+    async with AsyncEngine(link) as service:
+        assert link.pid == pid
+        assert (await (await service.submit("Hello")).output()).outputs[0].text

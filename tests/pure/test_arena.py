@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tapetum.core.media import MediaItem
 from tapetum.core.request import Request
 from tapetum.engine.arena import Arena, ArenaReader
+from tapetum.engine.child import anonymous_file
 from tapetum.engine.holdings import Holdings
 from tests.scripted import make_item, make_request
 
@@ -25,7 +26,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.arena = Arena(PAGES * PAGE)
+        self.arena = Arena(anonymous_file(PAGES * PAGE), PAGES * PAGE)
         self.reader = ArenaReader(os.dup(self.arena.file), PAGES * PAGE)
         self.kept: dict[int, np.ndarray] = {}
 
@@ -89,7 +90,7 @@ def key(letter: str) -> bytes:
 
 @pytest.fixture
 def arena():
-    arena = Arena(4 * PAGE)
+    arena = Arena(anonymous_file(4 * PAGE), 4 * PAGE)
     yield arena
     arena.close()
 

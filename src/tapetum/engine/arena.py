@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import threading
 from bisect import insort
 
 import numpy as np
 from numpy.typing import NDArray
 
-DEFAULT_BYTES = 512 * 1024**2
 _ALIGNMENT = 4096
 
 
 class Arena:
-    """The front's side. A part is known by where it begins; all methods may be called from any thread."""
+    """The front's side, over an open file. A part is known by where it begins; any thread may call all methods."""
 
-    def __init__(self, num_bytes: int = DEFAULT_BYTES) -> None:
-        self.file = _anonymous_file(num_bytes)
-        self.num_bytes = num_bytes
-        self._map = mmap.mmap(self.file, num_bytes)
+    def __init__(self, file: int, num_bytes: int) -> None:
+        self.file = file
+        self._map = mmap.mmap(file, num_bytes)
         self._lock = threading.Lock()
         self._free = [(0, num_bytes)]  # (offset, length), in order, never two that touch
         self._held: dict[int, int] = {}  # offset -> length
@@ -80,13 +77,3 @@ class ArenaReader:
         """A view, good until the front frees that part."""
         size = int(np.prod(shape))
         return np.frombuffer(self._map, np.uint8, size, offset).reshape(shape)
-
-
-def _anonymous_file(num_bytes: int) -> int:
-    if hasattr(os, "memfd_create"):
-        file = os.memfd_create("tapetum-patches")
-    else:
-        with tempfile.TemporaryFile() as temporary:
-            file = os.dup(temporary.fileno())
-    os.ftruncate(file, num_bytes)
-    return file

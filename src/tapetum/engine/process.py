@@ -1,9 +1,9 @@
-"""The engine process: `python -m tapetum.engine.process`, started by the front (remote.py), never by hand.
+"""The engine process: `python -m tapetum.engine.process MODULE...`, started by the front (child.py), never by hand.
 
-It reads what it is to be from its standard input, which then stays open: its end means that the front is gone, and
-this process ends too. Commands come in on the main thread, which also gives a sign of life every second; the loop
-steps on a thread of its own. Signals that stop a server go to the whole group, but it is the front that drains, so
-here they are ignored.
+It imports the modules named and reads what it is to be from its standard input, which then stays open: its end means
+that the front is gone, and this process ends too. Commands come in on the main thread, which also gives a sign of life
+every second; the loop steps on a thread of its own. Signals that stop a server go to the whole group, but it is the
+front that drains, so here they are ignored.
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ _LINGER_MS = 2000
 
 
 def main() -> None:
+    gc.disable()  # nothing of what is made while a model loads is rubbish
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     source = sys.stdin.buffer
     length = int.from_bytes(source.read(_LENGTH_BYTES), "little")
+    if not length:
+        sys.exit("the engine was not told what to be: its server has ended before")
     opening = decode_opening(source.read(length))
     threading.Thread(target=_end_with, args=(source.fileno(),), daemon=True).start()
     set_up_logging(opening.log_level)
@@ -72,7 +77,8 @@ def main() -> None:
         reports.send(Failed(error))
         reports.close()
         sys.exit(1)
-    gc.freeze()  # the model stays: no collection has to look at it
+    gc.freeze()  # all of it stays: no collection has to look at it
+    gc.enable()
     _Server(engine, opening, reports).run()
 
 

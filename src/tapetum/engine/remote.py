@@ -13,7 +13,7 @@ from tapetum.core.errors import CapacityError, EngineError
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog, SchedulerStats
-from tapetum.engine.arena import DEFAULT_BYTES
+from tapetum.engine.child import ARENA_BYTES, IMPORTS, Child, start_child
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.find import find_model
 from tapetum.engine.forecast import Forecast, Workload
@@ -27,14 +27,23 @@ T = TypeVar("T")
 
 
 class ProcessLink:
-    """`builder` is `module:function`, what the process builds its engine with from `config`."""
+    """`builder` is `module:function`, what the process builds its engine with from `config`.
+
+    The first start takes `child` if there is one, and no other arena; every other starts a new process.
+    """
 
     def __init__(
-        self, config: EngineConfig, *, builder: str = BUILDER, arena_bytes: int = DEFAULT_BYTES
+        self,
+        config: EngineConfig,
+        *,
+        builder: str = BUILDER,
+        arena_bytes: int = ARENA_BYTES,
+        child: Child | None = None,
     ) -> None:
         self._config = config
         self._builder = builder
         self._arena_bytes = arena_bytes
+        self._child = child
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._is_stopped = False
@@ -110,8 +119,11 @@ class ProcessLink:
         self._open.ask("reset_caches")
 
     def _opened(self, on_news: OnNews, on_death: OnDeath) -> Session:
+        child, self._child = self._child, None
         try:
-            return Session(self._config, self._builder, self._arena_bytes, on_news, on_death)
+            if child is None:
+                child = start_child(self._arena_bytes, IMPORTS if self._builder == BUILDER else ())
+            return Session(self._config, self._builder, child, on_news, on_death)
         except (OSError, zmq.ZMQError) as error:
             raise EngineError(
                 f"no process can be started for the engine: {error}; free memory or files"

@@ -10,7 +10,6 @@ import logging
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from tapetum.core.model import ModelFacts
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog
 from tapetum.engine.arena import Arena
+from tapetum.engine.child import Child
 from tapetum.engine.forecast import Workload
 from tapetum.engine.holdings import Holdings
 from tapetum.engine.link import OnDeath, OnNews
@@ -56,7 +56,7 @@ class Session:
     """One engine process from its start to its end; a new process is a new session."""
 
     def __init__(
-        self, config: EngineConfig, builder: str, arena_bytes: int, on_news: OnNews, on_death: OnDeath
+        self, config: EngineConfig, builder: str, child: Child, on_news: OnNews, on_death: OnDeath
     ) -> None:
         self.backlog = Backlog()
         self._on_news = on_news
@@ -70,15 +70,17 @@ class Session:
         self._questions: dict[int, Future[Answer]] = {}
         self._numbers = count()
         self._sending = threading.Lock()
+        self._process = child.process
         with ExitStack() as held:
-            self.arena = Arena(arena_bytes)
+            held.callback(self._end_process)
+            self.arena = Arena(child.arena_file, child.arena_bytes)
             held.callback(self.arena.close)
             self.holdings = Holdings(self.arena)
             self._folder = tempfile.mkdtemp(prefix="tapetum-")  # only this user can look into it
             held.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._commands = self._bound(zmq.PUSH, "commands", held)
             self._reports = self._bound(zmq.PULL, "reports", held)
-            self._process = self._spawn(config, builder)
+            self._open(config, builder, child)
             self._held = held.pop_all()  # until the end
         self._reader = threading.Thread(target=self._read, name="tapetum-reports", daemon=True)
         self._reader.start()
@@ -156,27 +158,29 @@ class Session:
     def _address(self, name: str) -> str:
         return f"ipc://{self._folder}/{name}"
 
-    def _spawn(self, config: EngineConfig, builder: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tapetum.engine.process"],
-            stdin=subprocess.PIPE,
-            pass_fds=[self.arena.file],
-        )
+    def _open(self, config: EngineConfig, builder: str, child: Child) -> None:
+        """Tell the process what it is to be."""
         opening = encode(
             Opening(
                 config=config,
                 builder=builder,
                 commands=self._address("commands"),
                 reports=self._address("reports"),
-                arena_file=self.arena.file,
-                arena_bytes=self.arena.num_bytes,
+                arena_file=child.arena_file,
+                arena_bytes=child.arena_bytes,
                 log_level=logging.getLevelName(logging.getLogger("tapetum").getEffectiveLevel()),
             )
         )
-        assert process.stdin is not None, "it was asked for"
-        process.stdin.write(len(opening).to_bytes(8, "little") + opening)
-        process.stdin.flush()
-        return process
+        assert self._process.stdin is not None, "it was asked for"
+        with suppress(BrokenPipeError):  # it has ended already, which is seen when it is listened to
+            self._process.stdin.write(len(opening).to_bytes(8, "little") + opening)
+            self._process.stdin.flush()
+
+    def _end_process(self) -> None:
+        """It has ended, or nobody will ever listen to it."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
     def _read(self) -> None:
         """The thread that hears the engine. Whatever goes wrong here, the process ends and everybody is told."""

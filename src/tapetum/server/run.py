@@ -19,6 +19,7 @@ import uvloop
 
 from tapetum.core.config import EngineConfig, ServerConfig
 from tapetum.core.errors import ConfigError, TapetumError
+from tapetum.engine.child import Child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.app import assemble
@@ -32,11 +33,11 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 5  # for connections to take their last bytes
 
 
-def serve(config: EngineConfig, server: ServerConfig) -> None:
-    """Serve until a signal; raises what keeps the model from loading."""
+def serve(config: EngineConfig, server: ServerConfig, child: Child | None = None) -> None:
+    """Serve until a signal; raises what keeps the model from loading. `child` becomes the engine, if there is one."""
     keep_standard_files()
     keep_loop_on_time()
-    engine = AsyncEngine(ProcessLink(config), restarts=server.engine_restarts)
+    engine = AsyncEngine(ProcessLink(config, child=child), restarts=server.engine_restarts)
     uvloop.run(_serve(engine, server))
 
 
