@@ -68,7 +68,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, cost: CostModel, cont
 )
 def test_numbers_that_no_measurement_gives_are_refused(cost: CostModel, broken: Learned) -> None:
     with pytest.raises(ValueError, match="learned"):
-        CostModel(LearnedCosts(step=broken, encode=cost.learned.encode))
+        CostModel(learned=LearnedCosts(step=broken, encode=cost.learned.encode))
 
 
 def test_an_old_file_is_not_used(tmp_path: Path, cost: CostModel) -> None:

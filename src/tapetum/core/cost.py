@@ -29,7 +29,6 @@ def chunk_context(start: int, length: int) -> float:
     return length * (start + length / 2)
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """What observations have taught of one formula: the normal equations, in units of the prior."""
@@ -47,24 +46,22 @@ class LearnedCosts:
 class CostModel:
     """Predicts and learns. Lengths in tokens or patches, times in seconds.
 
-    `learned` is what another one knew; ValueError if it is of other formulas, or no numbers.
+    `step` and `encode` are its prior. `learned` is what another one knew; ValueError if that is no such equations.
     """
 
-    def __init__(self, learned: LearnedCosts | None = None) -> None:
-        self._step = _Fit(_STEP_PRIOR, learned.step if learned else None)
-        self._encode = _Fit(_ENCODE_PRIOR, learned.encode if learned else None)
+    def __init__(
+        self,
+        step: Sequence[float] = _STEP_PRIOR,
+        encode: Sequence[float] = _ENCODE_PRIOR,
+        *,
+        learned: LearnedCosts | None = None,
+    ) -> None:
+        self._step = _Fit(tuple(step), learned.step if learned else None)
+        self._encode = _Fit(tuple(encode), learned.encode if learned else None)
 
     @property
     def learned(self) -> LearnedCosts:
         return LearnedCosts(step=self._step.learned, encode=self._encode.learned)
-=======
-class CostModel:
-    """Predicts and learns. Lengths in tokens or patches, times in seconds. `step` and `encode` are its prior."""
-
-    def __init__(self, step: Sequence[float] = _STEP_PRIOR, encode: Sequence[float] = _ENCODE_PRIOR) -> None:
-        self._step = _Fit(tuple(step))
-        self._encode = _Fit(tuple(encode))
->>>>>>> main
 
     def observe_step(
         self, decodes: int, context: int, chunk: int, chunk_context: float, seconds: float

@@ -44,7 +44,7 @@ class CostFile:
             if time.time() - self._path.stat().st_mtime > _MAX_AGE_S:
                 return None
             content = msgspec.json.decode(self._path.read_bytes(), type=_Content)
-            return CostModel(content.learned) if content.subject == self._subject else None
+            return CostModel(learned=content.learned) if content.subject == self._subject else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:  # msgspec's are ValueErrors
