@@ -2,8 +2,8 @@
 
 A load has two steps, so that a whole prompt can be measured before anything of it is decoded: `plan` reads a
 reference and its header, `decode` makes the item. Owns the threads, the deadline of each load, single flight (one
-decode for all who ask for the same bytes at the same size at the same time) and a small cache from what was sent to
-the finished item. Does not own what a reference may be (source.py), what comes of it (plan.py) or how it is decoded.
+decode for all who ask for the same bytes at the same size at the same time). Does not own what is kept of what was
+sent before (kept.py), what a reference may be (source.py), what comes of it (plan.py) or how it is decoded.
 
 Every future ends exactly once. A failure reaches all who wait for it and is forgotten. Work that nobody waits for any
 more stops soon: a fetch at the next wait, a decode at the next frame. A worker never waits for another.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -27,10 +26,13 @@ from tapetum.core.config import MediaConfig
 from tapetum.core.errors import CapacityError, EngineError, MediaTimeout, TapetumError
 from tapetum.core.media import Geometry, MediaItem
 from tapetum.media.deadlines import Deadlines, GivenUp, Ticket
+from tapetum.media.density import is_dense
+from tapetum.media.kept import Kept
 from tapetum.media.keys import alias_key, media_key
 from tapetum.media.plan import MediaPlan, Planner, Shot
 from tapetum.media.source import is_remote
 from tapetum.processing.base import Processor
+from tapetum.processing.options import ProcessorOptions
 
 T = TypeVar("T")
 DEFAULT_CACHE_BYTES = 128 * 1024**2
@@ -52,7 +54,7 @@ class Ingest:
         self._processor = processor
         self._config = config
         self._planner = Planner(processor, config)
-        self._cache = _AliasCache(cache_bytes)
+        self._kept = Kept(cache_bytes)
         self._state = threading.Lock()  # guards all below and the cache; never held while a future ends
         self._flights: dict[bytes, list[tuple[Ticket[MediaItem], float]]] = {}  # with the time of each fetch
         self._is_closed = False
@@ -79,12 +81,22 @@ class Ingest:
 
     def capped(self, plan: MediaPlan, max_visual_tokens: int) -> MediaPlan:
         """The same picture or clip within so many visual tokens; raises InvalidParameter where it cannot be."""
-        options = replace(plan.options, max_visual_tokens=max_visual_tokens)
-        geometry = self._planner.geometry(plan.shot, options)
-        alias = self._alias(plan.shot, geometry, plan.tenant)
-        with self._state:
-            item = self._cache.get(alias)
-        return replace(plan, geometry=geometry, options=options, alias=alias, item=item)
+        return self._with(plan, replace(plan.options, max_visual_tokens=max_visual_tokens))
+
+    def shrunk(self, plan: MediaPlan, parts: int) -> MediaPlan:
+        """The same picture or clip with one of so many `parts` of its area, but not below what a budget of a whole
+        prompt leaves it; the same plan where its family makes nothing smaller of it."""
+        width, height = plan.geometry.used
+        least = self._processor.least_pixels(plan.geometry.kind, plan.options)
+        pixels = max(1, least, width * height // parts)
+        smaller = self._with(plan, replace(plan.options, max_pixels=pixels, min_pixels=None, detail=None))
+        return smaller if smaller.geometry.num_patches < plan.geometry.num_patches else plan
+
+    def is_dense(self, plan: MediaPlan) -> Future[bool]:
+        """Starts to look whether a picture, or the first frame of a clip, is there to be read."""
+        ticket: Ticket[bool] = Ticket(plan.deadline)
+        self._start(self._decoders, ticket, lambda: self._look(ticket, plan))
+        return ticket.future
 
     def least_tokens(self, plan: MediaPlan) -> int:
         """Visual tokens below which a budget of the whole prompt does not push it."""
@@ -99,7 +111,7 @@ class Ingest:
     def clear(self) -> None:
         """Forget what was loaded before; loads under way go on."""
         with self._state:
-            self._cache.clear()
+            self._kept.clear()
 
     def close(self) -> None:
         """Fails what is still waiting and ends the threads; a decode in progress is waited for."""
@@ -124,7 +136,7 @@ class Ingest:
 
     @property
     def cached_bytes(self) -> int:
-        return self._cache.num_bytes
+        return self._kept.num_bytes
 
     def _late(self) -> MediaTimeout:
         return MediaTimeout(
@@ -157,11 +169,12 @@ class Ingest:
         geometry = self._planner.geometry(shot, options)
         alias = self._alias(shot, geometry, tenant)
         with self._state:
-            item = self._cache.get(alias)
+            item, key = self._kept.item(alias), self._kept.key(alias)
         ticket.deliver(
             MediaPlan(
                 geometry=geometry,
                 item=item,
+                key=key,
                 shot=shot,
                 options=options,
                 alias=alias,
@@ -171,10 +184,26 @@ class Ingest:
             )
         )
 
+    def _with(self, plan: MediaPlan, options: ProcessorOptions) -> MediaPlan:
+        """The plan under other options."""
+        geometry = self._planner.geometry(plan.shot, options)
+        alias = self._alias(plan.shot, geometry, plan.tenant)
+        with self._state:
+            item, key = self._kept.item(alias), self._kept.key(alias)
+        return replace(plan, geometry=geometry, options=options, alias=alias, item=item, key=key)
+
+    def _look(self, ticket: Ticket[bool], plan: MediaPlan) -> None:
+        with self._state:
+            known = self._kept.is_dense.get(plan.alias)
+        found = is_dense(plan.shot.glance(self._config, ticket.go_on)) if known is None else known
+        with self._state:
+            self._kept.is_dense.put(plan.alias, found)
+        ticket.deliver(found)
+
     def _board(self, ticket: Ticket[MediaItem], plan: MediaPlan) -> None:
         """Finds the item in the cache, joins a flight, or starts one."""
         with self._state:
-            item = self._cache.get(plan.alias)
+            item = self._kept.item(plan.alias)
             is_leader = item is None and plan.alias not in self._flights
             if item is None:
                 self._flights.setdefault(plan.alias, []).append((ticket, plan.fetch_s))
@@ -194,7 +223,7 @@ class Ingest:
         with self._state:
             waiting = self._flights.pop(plan.alias)
             if isinstance(outcome, MediaItem):
-                self._cache.put(plan.alias, outcome)
+                self._kept.put(plan.alias, outcome)
         for ticket, fetch_s in waiting:
             ticket.deliver(replace(outcome, fetch_s=fetch_s) if isinstance(outcome, MediaItem) else outcome)
 
@@ -243,36 +272,6 @@ class _Timed:
             return next(self._pictures)
         finally:
             self.seconds += time.perf_counter() - started
-
-
-class _AliasCache:
-    """Least recently used items up to a number of bytes; the caller holds the lock."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._items: OrderedDict[bytes, tuple[MediaItem, int]] = OrderedDict()
-        self.num_bytes = 0
-
-    def get(self, alias: bytes) -> MediaItem | None:
-        found = self._items.get(alias)
-        if found is None:
-            return None
-        self._items.move_to_end(alias)
-        return found[0]
-
-    def put(self, alias: bytes, item: MediaItem) -> None:
-        size = memoryview(item.patches).nbytes  # type: ignore[arg-type]
-        if size > self._max_bytes:
-            return
-        self._items[alias] = (item, size)
-        self.num_bytes += size
-        while self.num_bytes > self._max_bytes:
-            _, (_, freed) = self._items.popitem(last=False)
-            self.num_bytes -= freed
-
-    def clear(self) -> None:
-        self._items.clear()
-        self.num_bytes = 0
 
 
 def _typed(error: Exception) -> TapetumError:

@@ -14,9 +14,10 @@ from PIL import Image
 from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaTooLarge
-from tapetum.core.media import Geometry, MediaItem, MediaKind
+from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind
 from tapetum.media.container import is_video
 from tapetum.media.deadlines import GoOn
+from tapetum.media.density import SIDE
 from tapetum.media.image import decode, read_size
 from tapetum.media.source import Loaded, SourceReader, VideoFile, is_frame_list
 from tapetum.media.video import VideoHeader, read_frames, read_header
@@ -63,6 +64,15 @@ class Shot:
             go_on()
             yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
 
+    def glance(self, config: MediaConfig, go_on: GoOn) -> Image.Image:
+        """The picture, or the first of the frames, decoded no larger than a look at it needs."""
+        if self.file is not None:
+            return next(self.pictures(config, go_on, self.size))
+        width, height = self.size
+        enough = (min(width, SIDE), min(height, SIDE))
+        frame = self.frames[0]
+        return frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaPlan:
@@ -70,12 +80,14 @@ class MediaPlan:
 
     geometry: Geometry
     item: MediaItem | None  # where it was made before and is still kept
+    key: bytes | None  # the media key, where it was made before and that is remembered
     shot: Shot
     options: ProcessorOptions
     alias: bytes
     tenant: str
     deadline: float  # of reading and decoding together
     fetch_s: float
+    degraded: Degradation | None = None
 
 
 class Planner:
