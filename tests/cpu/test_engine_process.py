@@ -170,7 +170,6 @@ async def test_the_front_needs_no_torch_for_it():
     code = """
 import asyncio, sys
 from tapetum.core.config import EngineConfig
-from tapetum.engine.child import start_child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 
@@ -449,7 +448,6 @@ def test_a_front_that_is_killed_takes_its_engine_along_and_leaves_nothing_behind
     code = f"""
 import asyncio, os, signal
 from tapetum.core.config import EngineConfig
-from tapetum.engine.child import start_child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 

@@ -23,7 +23,7 @@ from tapetum.engine.child import Child
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.app import assemble
-from tapetum.server.process import keep_loop_on_time, keep_standard_files
+from tapetum.server.process import keep_loop_on_time
 from tapetum.server.protocol import GuardedProtocol
 from tapetum.server.report import report
 from tapetum.server.serving import Serving
@@ -35,7 +35,6 @@ _CLOSE_S = 5  # for connections to take their last bytes
 
 def serve(config: EngineConfig, server: ServerConfig, child: Child | None = None) -> None:
     """Serve until a signal; raises what keeps the model from loading. `child` becomes the engine, if there is one."""
-    keep_standard_files()
     keep_loop_on_time()
     engine = AsyncEngine(ProcessLink(config, child=child), restarts=server.engine_restarts)
     uvloop.run(_serve(engine, server))
