@@ -49,7 +49,9 @@ class LocalExecutor:
         self._encoder.encode(plan.encodes)
         self._wait()
         encoded = time.perf_counter()
-        rows = tuple(row for row in plan.rows if not self._lacks_features(row, self._encoder.failed))
+        rows = plan.rows
+        if failed := self._encoder.failed:
+            rows = tuple(row for row in rows if not self._lacks_features(row, failed))
         outcomes = self._forward(rows, plan.masks)
         self._wait()
         return StepResult(
@@ -103,8 +105,6 @@ class LocalExecutor:
         return outcomes
 
     def _lacks_features(self, row: Row, failed: Mapping[bytes, TapetumError]) -> bool:
-        if not failed:
-            return False
         spans = self._book[row.request_id].spans
         return any(span.key in failed and span.start < row.end and row.start < span.end for span in spans)
 

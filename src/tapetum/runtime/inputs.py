@@ -105,7 +105,8 @@ def build_inputs(
     ids, slots = np.empty((4, num_tokens), np.int64), np.empty(num_tokens, np.int64)
     numbers: list[tuple[int, int, int, int]] = []
     tables: list[np.ndarray] = []
-    sampled: list[tuple[str, int]] = []
+    places: list[int] = []
+    sampled: list[str] = []
     copies: list[FeatureCopy] = []
     start = num_blocks = 0
     for row in packed:
@@ -117,7 +118,10 @@ def build_inputs(
         slots[start:end] = _slots(row, blocks, block_size)
         numbers.append((start, row.length, row.start, num_blocks))
         tables.append(blocks)
-        sampled += [(row.request_id, place) for place in range(end - row.num_samples, end)]
+        if row.has_sample:
+            first = end - 1 - len(row.guess)
+            places += range(first, end)
+            sampled += [row.request_id] * (end - first)
         if row.start < entry.last_span_end:
             copies += _copies(row, start, entry.spans)
         start, num_blocks = end, num_blocks + len(blocks)
@@ -125,20 +129,21 @@ def build_inputs(
         rows=torch.from_numpy(np.array(numbers, np.int32)),
         blocks=torch.from_numpy(np.concatenate(tables)),
         slots=_to(slots, device),
-        sample_rows=_to(np.array([place for _, place in sampled], np.int64), device),
+        sample_rows=_to(np.array(places, np.int64), device),
         block_size=block_size,
         dtype=dtype,
         reach=_reach(packed, book),
     )
     on_device = _to(ids, device)
-    sample_ids = tuple(request_id for request_id, _ in sampled)
-    return StepInputs(on_device[0], on_device[1:], tuple(copies), layout, sample_ids)
+    return StepInputs(on_device[0], on_device[1:], tuple(copies), layout, tuple(sampled))
 
 
 def _reach(rows: Sequence[Row], book: TokenBook) -> Tensor | None:
     """None for most models, whose pictures are seen like text: each token by those behind it."""
+    if not any(book[row.request_id].has_atomic for row in rows):
+        return None
     entries = [(row, book[row.request_id]) for row in rows]
-    if not any(entry.has_atomic and row.start < entry.last_span_end for row, entry in entries):
+    if all(row.start >= entry.last_span_end for row, entry in entries if entry.has_atomic):
         return None
     reach = plan_reach([(row.start, row.end, entry.spans) for row, entry in entries])
     return None if reach is None else torch.from_numpy(reach)
