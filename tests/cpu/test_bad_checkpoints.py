@@ -123,6 +123,7 @@ FAULTS: dict[str, tuple[Damage, str]] = {
         r"config\.json holds a list, must hold an object",
     ),
     "no model type": (edit("config.json", model_type=None), r"config\.json .* model_type None.*supported are"),
+    "model type is a list": (edit("config.json", model_type=["qwen2_vl"]), r"model_type \['qwen2_vl'\]; supported"),
     "unknown architecture": (
         edit("config.json", model_type="pixtral_next"),
         r"config\.json .* model_type 'pixtral_next'.*supported are .*qwen2_vl",

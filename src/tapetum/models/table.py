@@ -48,12 +48,12 @@ def read_blueprint(directory: Path) -> Blueprint:
     config = require_json(directory / "config.json")
     _refuse_quantised(config)
     model_type = config.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(
             f"config.json in {directory} has model_type {model_type!r}; supported are {known}"
         )
-    blueprint: Blueprint = import_module(FAMILIES[str(model_type)]).read(directory)
+    blueprint: Blueprint = import_module(FAMILIES[model_type]).read(directory)
     return blueprint
 
 
