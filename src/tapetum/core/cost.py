@@ -74,36 +74,38 @@ class CostModel:
         self._encode.observe((1.0, patches, squares), seconds)
 
     def step_seconds(self, decodes: int, context: int, chunk: int = 0, chunk_context: float = 0.0) -> float:
-        return self._step.predict((1.0, decodes, context, chunk, chunk_context))
+        a, b, c, d, e = self._step.coefficients
+        return a + b * decodes + c * context + d * chunk + e * chunk_context
 
     def encode_seconds(self, patches: float, squares: float) -> float:
         """0 for nothing to encode."""
-        return self._encode.predict((1.0, patches, squares)) if patches else 0.0
+        start, per_patch, per_square = self._encode.coefficients
+        return start + per_patch * patches + per_square * squares if patches else 0.0
 
     def encode_share(self, seconds: float, patches: float, squares: float) -> float:
         """The share of such an encode that `seconds` suffice for, 0 to 1, whatever the start of a slice costs."""
-        _, per_patch, per_square = self._encode.coefficients()
+        _, per_patch, per_square = self._encode.coefficients
         whole = per_patch * patches + per_square * squares
         return min(1.0, max(0.0, seconds) / whole) if whole > 0 else 1.0
 
     @property
     def step_coefficients(self) -> tuple[float, ...]:
         """a to e."""
-        return tuple(self._step.coefficients())
+        return self._step.coefficients
 
     @property
     def encode_coefficients(self) -> tuple[float, ...]:
         """c0 to c2."""
-        return tuple(self._encode.coefficients())
+        return self._encode.coefficients
 
     @property
     def encode_start_s(self) -> float:
         """What a step pays for encoding anything at all."""
-        return self._encode.coefficients()[0]
+        return self._encode.coefficients[0]
 
     def max_chunk(self, seconds: float, decodes: int, context: int, chunk_start: int) -> int:
         """The longest prefill chunk from `chunk_start` on that fits a step of `seconds` beside these decodes."""
-        *_, per_token, per_pair = self._step.coefficients()
+        *_, per_token, per_pair = self._step.coefficients
         left = min(seconds, MAX_SECONDS) - self.step_seconds(decodes, context)
         if not left > 0:  # NaN too
             return 0
@@ -138,7 +140,6 @@ class _Fit:
         if learned is not None:
             _check(learned, size)
             self._products, self._sums = [list(row) for row in learned.products], list(learned.sums)
-        self._factors = [1.0] * size
         self._active = frozenset(range(size))
         self._predicted = self._actual = 0.0
         self._solve()
@@ -161,10 +162,7 @@ class _Fit:
         self._solve()
 
     def predict(self, features: Sequence[float]) -> float:
-        return sum(value * weight for value, weight in zip(features, self.coefficients(), strict=True))
-
-    def coefficients(self) -> list[float]:
-        return [factor * unit for factor, unit in zip(self._factors, self._prior, strict=True)]
+        return sum(value * weight for value, weight in zip(features, self.coefficients, strict=True))
 
     @property
     def error_ratio(self) -> float:
@@ -176,7 +174,10 @@ class _Fit:
             for i, row in enumerate(self._products)
         ]
         sums = [value + _PRIOR_WEIGHT for value in self._sums]
-        self._factors, self._active = _solve_nonnegative(products, sums, self._active)
+        factors, self._active = _solve_nonnegative(products, sums, self._active)
+        self.coefficients = tuple(
+            factor * unit for factor, unit in zip(factors, self._prior, strict=True)
+        )  # asked for many times in a step
 
 
 def _check(learned: Learned, size: int) -> None:
