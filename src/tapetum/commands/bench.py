@@ -12,6 +12,7 @@ _COMMANDS = {
     "latency": "tapetum.commands.bench_load",
     "throughput": "tapetum.commands.bench_load",
     "kernels": "tapetum.commands.bench_kernels",
+    "simulate": "tapetum.commands.bench_simulate",
 }
 
 

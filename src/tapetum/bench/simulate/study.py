@@ -1,0 +1,99 @@
+"""A trace through Tapetum and through the plain engine, and what both say: the record that a simulation leaves.
+
+Owns how a preset becomes a trace (its rate is a multiple of what the plain engine can do of the same requests) and the
+time between tokens that Tapetum is told to keep, where nothing else is asked for: a little less than promised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tapetum.bench.simulate.presets import Preset, arrivals
+from tapetum.bench.simulate.promises import Promise
+from tapetum.bench.simulate.prompts import Prompts
+from tapetum.bench.simulate.simulation import Setup, Simulation, first_come, tapetum
+from tapetum.bench.simulate.summary import Summarizer, Summary
+from tapetum.bench.simulate.trace import Arrival
+
+_BASELINE = "first come"
+_MARGIN = 0.9  # of the promised time between tokens is what an engine is told to keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    trace: str
+    coefficients: str
+    note: str  # where those come from
+    seed: int
+    num_replicas: int
+    schedule: str
+    itl_target_ms: float
+    rate: float  # requests per second of the trace
+    capacity: float | None  # requests per second that the plain engine can do, where it was looked for
+    runs: tuple[Summary, ...]
+
+    @property
+    def ours(self) -> Summary:
+        return self.runs[0]
+
+    @property
+    def baseline(self) -> Summary | None:
+        return next((run for run in self.runs if run.name == _BASELINE), None)
+
+
+def capacity_of(preset: Preset, setup: Setup, count: int) -> float:
+    """The highest rate at which first come, first served keeps up: when it never runs out of work."""
+    trace = [replace(arrival, at_s=0.0) for arrival in arrivals(preset, 1.0, count, setup.seed)]
+    simulation = Simulation(setup, first_come)
+    simulation.run(trace)
+    return count / simulation.end_s
+
+
+def itl_target_ms(trace: Sequence[Arrival], setup: Setup, promise: Promise) -> float:
+    """Somewhat below the least that any request of the trace was promised."""
+    prompts = Prompts(setup.coefficients)
+    gaps = [prompts.unloaded(shape).itl_s for shape in {arrival.shape for arrival in trace}]
+    wanted_s = (
+        _MARGIN
+        * promise.itl_factor
+        * min((gap for gap in gaps if gap), default=setup.schedule.itl_target_ms / 1e3)
+    )
+    return round(1e3 * wanted_s, 3)
+
+
+def study(
+    name: str,
+    trace: Sequence[Arrival],
+    setup: Setup,
+    *,
+    capacity: float | None = None,
+    has_baseline: bool = True,
+    promise: Promise | None = None,
+) -> Study:
+    promise = promise or Promise()
+    summarizer = Summarizer(trace, Prompts(setup.coefficients).unloaded, promise)
+    runs = []
+    for run, build in (("Tapetum", tapetum), (_BASELINE, first_come))[: 1 + has_baseline]:
+        simulation = Simulation(setup, build)
+        watch = simulation.run(trace)
+        busy_s = sum(replica.busy_s for replica in simulation.replicas)
+        runs.append(summarizer.summary(run, watch, busy_s, setup.num_replicas))
+    return Study(
+        trace=name,
+        coefficients=setup.coefficients.name,
+        note=setup.coefficients.note,
+        seed=setup.seed,
+        num_replicas=setup.num_replicas,
+        schedule=setup.schedule.schedule,
+        itl_target_ms=setup.schedule.itl_target_ms,
+        rate=len(trace) / max(trace[-1].at_s, 1e-9),
+        capacity=capacity,
+        runs=tuple(runs),
+    )
+
+
+def write_study(study: Study, path: Path) -> None:
+    path.write_text(json.dumps(asdict(study), indent=1) + "\n", encoding="utf-8")
