@@ -8,12 +8,17 @@ time is heard before that step: it is withdrawn and planned anew.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
 from tapetum.engine.engine import Engine
 from tapetum.engine.execution import Flight, Worker
 from tapetum.engine.output import Delta
+
+# Before it reaches its kernels the step that follows needs the interpreter, and would wait for this thread to let go of
+# it: so long, and such a share of the step, it has it for itself.
+_LEAD_S, _LEAD_SHARE = 0.001, 0.1
 
 
 class Overlap:
@@ -71,6 +76,8 @@ class Overlap:
             self._flights.clear()
             raise
         self._flights.popleft()
+        if self._flights:
+            time.sleep(min(_LEAD_S, _LEAD_SHARE * outcome.result.forward_s))
         self._engine.commit(flight.plan, outcome)
 
     def _is_over(self, flight: Flight) -> bool:
