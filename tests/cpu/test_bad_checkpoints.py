@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,17 @@ from safetensors.torch import load_file, save_file
 from tapetum.assets import MODEL_DIR
 from tapetum.cli import main
 from tapetum.core.config import ModelConfig
-from tapetum.core.errors import CheckpointError
+from tapetum.core.errors import CheckpointError, TapetumError
 from tapetum.engine.examine import examine
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.find import find_model
+from tapetum.engine.paper import read_paper
 from tapetum.models.table import load_model
 from tapetum.ops.table import torch_table
 from tests.gguf_files import embedding, metadata, write_gguf
 
 CPU = torch.device("cpu")
+CONFIGS = Path(__file__).parents[1] / "data" / "configs"
 INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 Damage = Callable[[Path], None]
@@ -89,6 +92,11 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Damage:
     return damage
 
 
+def without_tokenizer(directory: Path) -> None:
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        (directory / name).unlink()
+
+
 def without_placeholder(directory: Path) -> None:
     values = json.loads((directory / "config.json").read_text())
     edit("config.json", image_token_id=values["vocab_size"] + 5)(directory)
@@ -141,7 +149,7 @@ FAULTS: dict[str, tuple[Damage, str]] = {
         edit("config.json", rope_scaling={"type": "spiral", "mrope_section": [4, 6, 6]}),
         r"config\.json.*spiral.*supported",
     ),
-    "no tokenizer": (missing("tokenizer.json"), r"has no tokenizer\.json; write one"),
+    "no tokenizer": (without_tokenizer, r"has no tokenizer\.json; write one"),
     "tokenizer cut short": (cut("tokenizer.json", 0.5), r"tokenizer\.json cannot be read: .*again"),
     "tokenizer without the placeholder": (without_placeholder, r"tokenizer\.json has no token \d+"),
     "no processor file": (missing("preprocessor_config.json"), r"has no .*preprocessor_config\.json; copy it"),
@@ -175,6 +183,42 @@ def test_a_bad_checkpoint_is_one_sentence(directory: Path, fault: str) -> None:
         assert len(told) < 500
 
 
+@pytest.mark.parametrize(
+    "name", ["qwen2-vl-2b-instruct", "llava-1.5-7b-hf", "smolvlm2-500m-video-instruct", "gemma-3-1b-it"]
+)
+def test_no_value_of_any_key_ends_in_a_traceback(tmp_path: Path, name: str) -> None:
+    """What is not of the right type or out of range is a typed error, of files that users edit by hand."""
+    draw, directory = random.Random(0), tmp_path / name
+    shutil.copytree(CONFIGS / name, directory)
+    for file in sorted(directory.glob("*.json")):
+        whole = file.read_text()
+        paths = list(key_paths(json.loads(whole)))
+        for path in draw.sample(paths, k=min(12, len(paths))):
+            for value in (-1, 0, "x", [], {}, True, 0.5, [1], None):
+                edit(file.name, **{"__".join(path): value})(directory)
+                try:
+                    paper = read_paper(directory)
+                    assert not paper.takes_pictures or paper.geometry(640, 480)
+                except TapetumError as error:
+                    assert "\n" not in error.message
+                file.write_text(whole)
+
+
+def key_paths(values: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    for key, value in values.items():
+        yield (key,)
+        if isinstance(value, dict):
+            yield from ((key, *rest) for rest in key_paths(value))
+
+
+def test_a_clip_without_frames_a_second_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(CONFIGS / "smolvlm2-500m-video-instruct", directory)
+    edit("preprocessor_config.json", video_sampling__fps=0)(directory)
+    with pytest.raises(CheckpointError, match="take 0 frames a second of a clip, must be above 0"):
+        read_paper(directory)
+
+
 def load_all(directory: Path) -> None:
     """As the engine does: all files of the front, then the weights, each of which is asked for."""
     found = find_model(ModelConfig(model=str(directory)))
@@ -182,6 +226,7 @@ def load_all(directory: Path) -> None:
     load_model(found, torch.float32, CPU, torch_table(CPU, torch.float32))
 
 
+@pytest.mark.timeout(60)  # a server that starts runs on
 @pytest.mark.parametrize("command", ["run", "serve"])
 @pytest.mark.parametrize("fault", ["missing shard", "whole numbers", "unknown architecture", "no tokenizer"])
 def test_commands_that_load_end_with_that_sentence(directory: Path, command: str, fault: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tapetum.core.errors import CheckpointError
 from tapetum.processing.options import ALL_FRAMES, ProcessorOptions
 
 DEFAULT_FPS = 2.0  # the rate Qwen's families were trained at
@@ -30,6 +31,13 @@ class FrameSampling:
     multiple: int = 2  # frames that share a patch
     has_last: bool = False  # the last frame is always one of them
     is_middle: bool = False  # of equal parts of a clip the middle is taken, not the beginning
+
+    def __post_init__(self) -> None:
+        if not self.fps > 0:
+            raise CheckpointError(
+                f"the checkpoint's processor files take {self.fps:g} frames a second of a clip, must be above 0; "
+                "correct fps there"
+            )
 
     def count(self, total: int, seconds: float, options: ProcessorOptions) -> int:
         """How many of `total` frames that last `seconds`."""
