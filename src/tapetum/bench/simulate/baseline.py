@@ -55,10 +55,10 @@ class FirstCome:
 
     def stretch(self, plan: BatchPlan, longest: int, now: float) -> int:
         """As that of the scheduler."""
-        if self._waiting or plan.encodes or not all(row.is_decode for row in plan.rows):
+        running = self._running.values()
+        if self._waiting or not all(state.output_token_ids for state in running):
             return 1
-        left = (state.request.max_tokens - len(state.output_token_ids) for state in self._running.values())
-        return max(1, min(longest, *left))
+        return min(longest, *(state.request.max_tokens - len(state.output_token_ids) for state in running))
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
         events = []

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tapetum.bench.simulate.trace import Arrival
@@ -79,13 +79,13 @@ class Answer:
     num_tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
 class Watch:
-    """Follows requests from their arrival to their only end. `outcomes` are in the order of their ends."""
+    """Follows requests from their arrival to their only end, of which `keep` is told, in the order of ends."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    gaps: dict[str, Gaps] = field(default_factory=lambda: defaultdict(Gaps))  # by the name of the shape
-    live: dict[str, Answer] = field(default_factory=dict)
+    def __init__(self, keep: Callable[[Outcome], None]) -> None:
+        self.gaps: dict[str, Gaps] = defaultdict(Gaps)  # by the name of the shape
+        self.live: dict[str, Answer] = {}
+        self._keep = keep
 
     def begin(self, request_id: str, number: int, arrival: Arrival) -> None:
         assert request_id not in self.live, f"request {request_id} has begun already"
@@ -93,9 +93,7 @@ class Watch:
 
     def refuse(self, number: int, arrival: Arrival, code: str) -> None:
         """Not let in, when it came."""
-        self.outcomes.append(
-            Outcome(number=number, arrival=arrival, reason="refused", end_s=arrival.at_s, error=code)
-        )
+        self._keep(Outcome(number=number, arrival=arrival, reason="refused", end_s=arrival.at_s, error=code))
 
     def tell(self, events: Sequence[TokenEvent], times: Sequence[float]) -> None:
         """News of a plan whose steps were over at `times`: each token of a row came with one of them."""
@@ -123,7 +121,7 @@ class Watch:
         del self.live[event.request_id]
         assert event.finish_reason is not None, "an end has a reason"
         stats = event.stats
-        self.outcomes.append(
+        self._keep(
             Outcome(
                 number=answer.number,
                 arrival=answer.arrival,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tapetum.bench.simulate.trace import Arrival, Medium, Shape
 
-_ROUND = 100
 _PICTURE = Medium(width=1920, height=1080)
 _CLIP = Medium(kind="video", width=640, height=360, frames=32)
 _INTERACTIVE = -1
@@ -75,22 +75,24 @@ PRESETS: Mapping[str, Preset] = {
 
 def arrivals(preset: Preset, rate: float, count: int, seed: int) -> tuple[Arrival, ...]:
     """So many requests at so many per second, from all sources together."""
-    streams = [
-        _stream(source, random.Random(f"{seed} {index}")) for index, source in enumerate(preset.sources)
+    return tuple(islice(stream(preset, rate, seed), count))
+
+
+def stream(preset: Preset, rate: float, seed: int) -> Iterator[Arrival]:
+    """The same without an end."""
+    shapes = [
+        _shapes(source, random.Random(f"{seed} {index}")) for index, source in enumerate(preset.sources)
     ]
     weights = [source.rate for source in preset.sources]
-    clock, at_s, drawn = random.Random(f"{seed} pauses"), 0.0, []
-    for _ in range(count):
+    clock, at_s = random.Random(f"{seed} pauses"), 0.0
+    while True:
         at_s += clock.expovariate(rate)
-        index = clock.choices(range(len(streams)), weights)[0]
+        index = clock.choices(range(len(weights)), weights)[0]
         source = preset.sources[index]
-        drawn.append(
-            Arrival(at_s=at_s, shape=next(streams[index]), tenant=source.tenant, priority=source.priority)
-        )
-    return tuple(drawn)
+        yield Arrival(at_s=at_s, shape=next(shapes[index]), tenant=source.tenant, priority=source.priority)
 
 
-def _stream(source: Source, order: random.Random) -> Iterator[Shape]:
+def _shapes(source: Source, order: random.Random) -> Iterator[Shape]:
     shapes = [shape for shape, parts in source.mix.items() for _ in range(parts)]
     while True:
         order.shuffle(shapes)

@@ -17,6 +17,8 @@ from tapetum.core.plan import BatchPlan, StepResult, TokenEvent
 from tapetum.core.request import Request
 from tapetum.core.stats import Backlog
 
+_MAX_EMPTY = 3
+
 
 class Policy(Protocol):
     """What decides: the scheduler of the engine, or the plain one of `baseline`."""
@@ -58,6 +60,7 @@ class Replica:
         self._device = device
         self._watch = watch
         self._is_leaping = is_leaping
+        self._num_empty = 0  # plans in a row that do nothing but tell
         self._now = 0.0
         self._flight: _Flight | None = None
         self._seconds: dict[str, float] = {}  # by live request
@@ -87,6 +90,8 @@ class Replica:
 
     def _begin(self, until_s: float) -> _Flight:
         now, plan = self._now, self.policy.schedule(self._now)
+        self._num_empty = 0 if plan.has_work else self._num_empty + 1
+        assert self._num_empty < _MAX_EMPTY, f"work is pending and nothing is done about it at {now:.3f} s"
         ends_s = self._leap(plan, until_s)
         if len(ends_s) > 1:
             result = self._device.run(plan, len(ends_s), ends_s[-1] - now)

@@ -6,13 +6,13 @@ there it is refused or let in by the rules of a server, at the moment when it co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tapetum.bench.simulate.baseline import FirstCome
 from tapetum.bench.simulate.coefficients import Coefficients
 from tapetum.bench.simulate.device import Device
-from tapetum.bench.simulate.outcome import Watch
+from tapetum.bench.simulate.outcome import Outcome, Watch
 from tapetum.bench.simulate.prompts import Prompts
 from tapetum.bench.simulate.replica import Policy, Replica
 from tapetum.bench.simulate.trace import Arrival
@@ -45,11 +45,16 @@ class Setup:
 
 
 class Simulation:
-    """`build` makes the policy of a replica."""
+    """`build` makes the policy of a replica; `keep` gets what comes of requests in place of `outcomes`."""
 
-    def __init__(self, setup: Setup, build: Callable[[Setup], Policy]) -> None:
-        self.watch = Watch()
-        self.end_s = 0.0
+    def __init__(
+        self,
+        setup: Setup,
+        build: Callable[[Setup], Policy],
+        keep: Callable[[Outcome], None] | None = None,
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.watch = Watch(keep or self.outcomes.append)
         cost = setup.coefficients.cost_model()
         self.replicas = [
             Replica(
@@ -63,14 +68,21 @@ class Simulation:
         self._prompts = Prompts(setup.coefficients)
         self._max_queue_s = setup.max_queue_s
 
-    def run(self, trace: Sequence[Arrival]) -> Watch:
-        """To the end of the last request."""
+    @property
+    def busy_s(self) -> float:
+        return sum(replica.busy_s for replica in self.replicas)
+
+    @property
+    def end_s(self) -> float:
+        """When the last of the outcomes came."""
+        return max((outcome.end_s for outcome in self.outcomes), default=0.0)
+
+    def run(self, trace: Iterable[Arrival]) -> None:
+        """To the end of the last request; arrivals in the order of time."""
         for number, arrival in enumerate(trace):
             self._advance(arrival.at_s)
             self._arrive(number, arrival)
         self._advance(float("inf"))
-        self.end_s = max((outcome.end_s for outcome in self.watch.outcomes), default=0.0)
-        return self.watch
 
     def _advance(self, until_s: float) -> None:
         for each in self.replicas:

@@ -78,9 +78,8 @@ def study(
     runs = []
     for run, build in (("Tapetum", tapetum), (_BASELINE, first_come))[: 1 + has_baseline]:
         simulation = Simulation(setup, build)
-        watch = simulation.run(trace)
-        busy_s = sum(replica.busy_s for replica in simulation.replicas)
-        runs.append(summarizer.summary(run, watch, busy_s, setup.num_replicas))
+        simulation.run(trace)
+        runs.append(summarizer.summary(run, simulation))
     return Study(
         trace=name,
         coefficients=setup.coefficients.name,

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tapetum.bench.figures import quantile
-from tapetum.bench.simulate.outcome import Gaps, Outcome, Watch
+from tapetum.bench.simulate.outcome import Gaps, Outcome
 from tapetum.bench.simulate.promises import Promise
 from tapetum.bench.simulate.prompts import Unloaded
+from tapetum.bench.simulate.simulation import Simulation
 from tapetum.bench.simulate.trace import Arrival, Shape
 
 _POINTS = 40  # of a curve
@@ -79,11 +80,10 @@ class Summarizer:
     def is_good(self, outcome: Outcome) -> bool:
         return self._promise.is_kept(outcome, self._unloaded(outcome.arrival.shape))
 
-    def summary(self, name: str, watch: Watch, busy_s: float, num_replicas: int) -> Summary:
-        outcomes = watch.outcomes
+    def summary(self, name: str, simulation: Simulation) -> Summary:
+        outcomes, end_s = simulation.outcomes, max(simulation.end_s, 1e-9)
         accepted = [outcome for outcome in outcomes if outcome.reason != "refused"]
         num_good = sum(map(self.is_good, outcomes))
-        end_s = max(outcome.end_s for outcome in outcomes)
         waits = [
             outcome.first_scheduled_s - outcome.arrival.at_s
             for outcome in accepted
@@ -96,13 +96,13 @@ class Summarizer:
             num_accepted=len(accepted),
             goodput=num_good / self._span_s,
             good_of_accepted=num_good / len(accepted) if accepted else None,
-            answered_per_s=sum(outcome.is_answered for outcome in outcomes) / max(end_s, 1e-9),
+            answered_per_s=sum(outcome.is_answered for outcome in outcomes) / end_s,
             end_s=end_s,
-            utilization=busy_s / (max(end_s, 1e-9) * num_replicas),
+            utilization=simulation.busy_s / (end_s * len(simulation.replicas)),
             num_preemptions=sum(outcome.num_preemptions for outcome in outcomes),
             longest_wait_s=max(waits, default=0.0),
             kinds=tuple(
-                self._kind(kind, members, watch.gaps[kind])
+                self._kind(kind, members, simulation.watch.gaps[kind])
                 for kind, members in _groups(outcomes, lambda outcome: outcome.arrival.shape.name)
             ),
             tenants=self._tenants(outcomes),
