@@ -85,6 +85,7 @@ class EngineLoop:
         except BaseException as error:
             self._is_dead = True
             _log.exception("the engine loop has ended")
+            self._overlap.drop()
             self._on_death(
                 EngineDead(f"the engine loop has ended: {type(error).__name__}: {error}; restart the engine")
             )

@@ -48,6 +48,10 @@ class Overlap:
             self._withdraw()
             self._land()
         self._tell()
+        self.drop()
+
+    def drop(self) -> None:
+        """End the thread once it is through with what it has."""
         self._worker.close()
 
     def _try_begin(self) -> bool:
