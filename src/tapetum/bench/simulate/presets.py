@@ -20,6 +20,9 @@ _INTERACTIVE = -1
 TEXT = Shape(name="text", prompt_tokens=512, output_tokens=128)
 QUESTION = Shape(name="question", prompt_tokens=64, output_tokens=64)
 PICTURE = Shape(name="picture", prompt_tokens=64, output_tokens=128, media=(_PICTURE,))
+THUMBNAIL = Shape(
+    name="small picture", prompt_tokens=64, output_tokens=32, media=(Medium(width=640, height=480),)
+)
 PICTURES = Shape(name="4 pictures", prompt_tokens=64, output_tokens=128, media=(_PICTURE,) * 4)
 CLIP = Shape(name="clip", prompt_tokens=64, output_tokens=128, media=(_CLIP,))
 _MIXED = {TEXT: 60, PICTURE: 30, PICTURES: 8, CLIP: 2}
@@ -61,10 +64,18 @@ PRESETS: Mapping[str, Preset] = {
         load=0.9,
         about="short interactive questions beside as many requests with large pictures",
     ),
+    "streams": Preset(
+        sources=(
+            Source(mix={TEXT: 100}, rate=10.0, priority=_INTERACTIVE),
+            Source(mix={PICTURE: 80, PICTURES: 20}, rate=1.0),
+        ),
+        load=0.8,
+        about="streams of interactive text beside a few requests with large pictures",
+    ),
     "tenants": Preset(
         sources=(
-            Source(mix={PICTURE: 100}, rate=1.0, tenant="small"),
-            Source(mix={PICTURE: 100}, rate=10.0, tenant="large"),
+            Source(mix={THUMBNAIL: 100}, rate=1.0, tenant="small"),
+            Source(mix={THUMBNAIL: 100}, rate=10.0, tenant="large"),
         ),
         load=6.0,
         about="two tenants, of whom one sends ten times the pictures of the other, and each more than its half",
