@@ -9,7 +9,7 @@ import click
 
 from tapetum.command_help import FlagsCommand
 from tapetum.commands import page
-from tapetum.core.config import Schedule, ScheduleConfig
+from tapetum.core.config import Schedule, ScheduleConfig, ServerConfig
 from tapetum.core.errors import ConfigError
 from tapetum.flags import COUNT, option
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tapetum.bench.simulate.trace import Arrival
 
 _COUNT = 300  # requests of a preset
+_MAX_NOISE = 2.0
 
 
 @click.command(cls=FlagsCommand)
@@ -66,8 +67,8 @@ def simulate(
         coefficients=read_coefficients(coefficients),
         schedule=_schedule(options),
         num_replicas=replicas,
-        max_queue_s=_number(options["max_queue_s"]),
-        noise=float(str(options["noise"])),
+        max_queue_s=ServerConfig(max_queue_s=_number(options["max_queue_s"])).max_queue_s,
+        noise=_noise(float(str(options["noise"]))),
         seed=seed,
     )
     arrivals, capacity = _arrivals(trace, setup, options)
@@ -121,6 +122,12 @@ def _with_target(setup: Setup, arrivals: tuple[Arrival, ...], given_ms: float | 
 
     target_ms = itl_target_ms(arrivals, setup, Promise()) if given_ms is None else given_ms
     return replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
+
+
+def _noise(given: float) -> float:
+    if not 0 <= given <= _MAX_NOISE:
+        raise ConfigError(f"--noise is {given:g}, allowed are 0 to {_MAX_NOISE:g}")
+    return given
 
 
 def _number(value: object) -> float | None:

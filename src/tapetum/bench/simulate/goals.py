@@ -1,0 +1,132 @@
+"""What scheduling promises, as figures of the simulator: each goal plays a preset and compares.
+
+Sizes are requests of a preset: a few dozen show whether a rule works at all, hundreds what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from tapetum.bench.simulate.coefficients import Coefficients
+from tapetum.bench.simulate.presets import PRESETS, arrivals
+from tapetum.bench.simulate.promises import Promise
+from tapetum.bench.simulate.simulation import Setup, Simulation, tapetum
+from tapetum.bench.simulate.study import Study, capacity_of, itl_target_ms, study
+from tapetum.bench.simulate.summary import Kind, Summary
+from tapetum.core.config import Schedule, ScheduleConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    name: str
+    what: str
+    figure: Callable[[Coefficients, int, int], float]  # of coefficients, requests, seed
+    must: float
+    aim: float
+    is_more_better: bool = True
+
+    def is_reached(self, value: float) -> bool:
+        return value >= self.must if self.is_more_better else value <= self.must
+
+
+def studied(
+    name: str, coefficients: Coefficients, count: int, seed: int, schedule: Schedule = "balanced"
+) -> Study:
+    """A preset at its own load, through Tapetum and the plain engine."""
+    setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(schedule=schedule), seed=seed)
+    preset = PRESETS[name]
+    capacity = capacity_of(preset, setup, count)
+    trace = arrivals(preset, preset.load * capacity, count, seed)
+    target_ms = itl_target_ms(trace, setup, Promise())
+    setup = replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
+    return study(name, trace, setup, capacity=capacity)
+
+
+def goodput_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
+    found = studied("mixed", coefficients, count, seed)
+    assert found.baseline is not None, "a study has a baseline unless told otherwise"
+    return found.ours.num_good / max(found.baseline.num_good, 1)
+
+
+def ttft_left(coefficients: Coefficients, count: int, seed: int) -> float:
+    """TTFT of interactive questions, 95th percentile, over that of first come, first served."""
+    found = studied("pictures", coefficients, count, seed)
+    assert found.baseline is not None, "a study has a baseline unless told otherwise"
+    ours, theirs = (kind_of(run, "question").ttft_p95_s for run in (found.ours, found.baseline))
+    assert ours is not None and theirs is not None, "questions are answered"
+    return ours / theirs
+
+
+def gap_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
+    """The 99th percentile of gaps of text under `interactive`, over that of the same text without pictures."""
+    setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(schedule="interactive"), seed=seed)
+    preset = PRESETS["streams"]
+    trace = arrivals(preset, preset.load * capacity_of(preset, setup, count), count, seed)
+    gaps = []
+    for part in (trace, [arrival for arrival in trace if not arrival.shape.media]):
+        simulation = Simulation(setup, tapetum)
+        simulation.run(part)
+        gaps.append(simulation.watch.gaps["text"].quantile(0.99))
+    with_pictures, without = gaps
+    assert with_pictures is not None and without is not None, "there are streams of text"
+    return with_pictures / without
+
+
+def kept_of_accepted(coefficients: Coefficients, count: int, seed: int) -> float:
+    """The share of requests that were let in and got what they were promised, at three times what can be done."""
+    return studied("overload", coefficients, count, seed).ours.good_of_accepted or 0.0
+
+
+def small_share(coefficients: Coefficients, count: int, seed: int) -> float:
+    """The share of work of the tenant that sends a tenth of the other."""
+    found = studied("tenants", coefficients, count, seed)
+    return next(tenant.share for tenant in found.ours.tenants if tenant.name == "small")
+
+
+def kind_of(run: Summary, name: str) -> Kind:
+    return next(kind for kind in run.kinds if kind.name == name)
+
+
+GOALS: Mapping[str, Goal] = {
+    goal.name: goal
+    for goal in (
+        Goal(
+            name="mixed",
+            what="goodput over first come, first served",
+            figure=goodput_ratio,
+            must=3.0,
+            aim=5.0,
+        ),
+        Goal(
+            name="pictures",
+            what="TTFT p95 of interactive questions beside pictures, over first come, first served",
+            figure=ttft_left,
+            must=0.15,
+            aim=0.05,
+            is_more_better=False,
+        ),
+        Goal(
+            name="streams",
+            what="p99 gap of text beside pictures, over that without, interactive",
+            figure=gap_ratio,
+            must=1.10,
+            aim=1.02,
+            is_more_better=False,
+        ),
+        Goal(
+            name="overload",
+            what="promises kept of accepted requests at three times what can be done",
+            figure=kept_of_accepted,
+            must=0.99,
+            aim=1.0,
+        ),
+        Goal(
+            name="tenants",
+            what="share of work of a tenant beside one that sends ten times as much",
+            figure=small_share,
+            must=0.45,
+            aim=0.5,
+        ),
+    )
+}
