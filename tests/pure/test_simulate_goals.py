@@ -39,7 +39,8 @@ class Crowd:
     """Requests without an end, at more than can be done, of every kind; tells how many ended how."""
 
     SHAPES = (
-        Shape(name="text", prompt_tokens=40, output_tokens=24),
+        Shape(name="text", prompt_tokens=40, output_tokens=4),
+        Shape(name="long", prompt_tokens=20, output_tokens=90),
         Shape(name="word", prompt_tokens=3, output_tokens=1),
         Shape(name="picture", prompt_tokens=8, output_tokens=3, media=(Medium(width=112, height=112),)),
         Shape(
@@ -47,7 +48,7 @@ class Crowd:
         ),
         Shape(name="two", prompt_tokens=8, output_tokens=2, media=(Medium(width=84, height=84),) * 2),
     )
-    WEIGHTS = (10, 10, 2, 2, 1)
+    WEIGHTS = (10, 3, 10, 2, 2, 1)
 
     def __init__(self, rate: float) -> None:
         self.ends: Counter[str] = Counter()
@@ -63,7 +64,7 @@ class Crowd:
                 shape=rng.choices(self.SHAPES, self.WEIGHTS)[0],
                 tenant=rng.choice("abc"),
                 priority=rng.choice((-1, 0, 1)),
-                timeout_s=rng.choice((None, 0.5, 2.0)),
+                timeout_s=rng.choice((None, None, 2.0)),
             )
 
     def keep(self, outcome: Outcome) -> None:

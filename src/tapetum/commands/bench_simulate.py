@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -60,7 +61,7 @@ def simulate(
     from tapetum.bench.simulate.coefficients import read_coefficients
     from tapetum.bench.simulate.plot import plot
     from tapetum.bench.simulate.simulation import Setup
-    from tapetum.bench.simulate.study import study, write_study
+    from tapetum.bench.simulate.study import keeping, study, write_study
     from tapetum.bench.simulate.trace import write_trace
 
     setup = Setup(
@@ -72,7 +73,10 @@ def simulate(
         seed=seed,
     )
     arrivals, capacity = _arrivals(trace, setup, options)
-    setup = _with_target(setup, arrivals, _number(options["itl_target_ms"]))
+    if (target_ms := _number(options["itl_target_ms"])) is None:
+        setup = keeping(setup, arrivals)
+    else:
+        setup = replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
     result = study(trace, arrivals, setup, capacity=capacity, has_baseline=bool(options["has_baseline"]))
     _show(result)
     if out is not None:
@@ -91,8 +95,8 @@ def _arrivals(
     source: str, setup: Setup, options: dict[str, object]
 ) -> tuple[tuple[Arrival, ...], float | None]:
     """Of a preset, with the rate that a plain engine can do; of a file, as they are."""
-    from tapetum.bench.simulate.presets import PRESETS, arrivals
-    from tapetum.bench.simulate.study import capacity_of
+    from tapetum.bench.simulate.presets import PRESETS
+    from tapetum.bench.simulate.study import draw
     from tapetum.bench.simulate.trace import read_trace
 
     load = _number(options["load"])
@@ -106,22 +110,9 @@ def _arrivals(
                 f"--trace is {source!r}, which is neither a file nor one of {', '.join(PRESETS)}"
             )
         return read_trace(Path(source)), None
-    preset, count = PRESETS[source], int(str(options["num_prompts"]))
-    load = preset.load if load is None else load
-    if not 0 < load < float("inf"):
+    if load is not None and not 0 < load < float("inf"):
         raise ConfigError(f"--load is {load:g}, must be above 0, such as 1.2")
-    capacity = capacity_of(preset, setup, count)
-    return arrivals(preset, load * capacity, count, setup.seed), capacity
-
-
-def _with_target(setup: Setup, arrivals: tuple[Arrival, ...], given_ms: float | None) -> Setup:
-    from dataclasses import replace
-
-    from tapetum.bench.simulate.promises import Promise
-    from tapetum.bench.simulate.study import itl_target_ms
-
-    target_ms = itl_target_ms(arrivals, setup, Promise()) if given_ms is None else given_ms
-    return replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
+    return draw(PRESETS[source], setup, int(str(options["num_prompts"])), load)
 
 
 def _noise(given: float) -> float:

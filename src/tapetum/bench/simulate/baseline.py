@@ -3,7 +3,8 @@
 A step either lets requests in, as many as its tokens allow, or decodes for all that run. Who is let in has all its
 pictures encoded whole and its whole prompt computed in that one step, while everybody else waits; no slices, no
 classes, no caches, nothing refused. A request is let in when there is memory for its longest answer, so none is
-preempted. This is the policy of engines without chunks, in their favour where it was to choose.
+preempted; it ends when its sender waits no longer. This is the policy of engines without chunks, in their favour where
+it was to choose.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tapetum.core.errors import PromptTooLong
 from tapetum.core.plan import BatchPlan, EncodeJob, Row, StepResult, TokenEvent
 from tapetum.core.request import Request, RequestState
 from tapetum.core.stats import Backlog
+from tapetum.sched.limits import too_late
 
 
 class FirstCome:
@@ -24,11 +26,13 @@ class FirstCome:
         self._waiting: deque[RequestState] = deque()
         self._running: dict[str, RequestState] = {}
         self._num_slots = self._num_free = num_slots  # tokens of KV
+        self._news: list[TokenEvent] = []
+        self._is_timed = False  # whether anybody ever was in a hurry
         self._steps = count(1)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._running or self._news)
 
     @property
     def backlog(self) -> Backlog:
@@ -41,8 +45,10 @@ class FirstCome:
         if _length(state) > self._num_slots:
             raise PromptTooLong(f"request takes up to {_length(state)} tokens, limit {self._num_slots}")
         self._waiting.append(state)
+        self._is_timed = self._is_timed or request.deadline_s is not None
 
     def schedule(self, now: float) -> BatchPlan:
+        self._end_expired(now)
         admitted = self._admit()
         if admitted:
             rows = tuple(_row(state, state.num_tokens) for state in admitted)
@@ -56,12 +62,12 @@ class FirstCome:
     def stretch(self, plan: BatchPlan, longest: int, now: float) -> int:
         """As that of the scheduler."""
         running = self._running.values()
-        if self._waiting or not all(state.output_token_ids for state in running):
+        if self._waiting or self._news or not all(state.output_token_ids for state in running):
             return 1
         return min(longest, *(state.request.max_tokens - len(state.output_token_ids) for state in running))
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        events = []
+        events, self._news = self._news, []
         for row in plan.rows:
             state, tokens = self._running[row.request_id], result.tokens[row.request_id]
             state.output_token_ids += [token.token_id for token in tokens]
@@ -76,6 +82,20 @@ class FirstCome:
                 )
             )
         return events
+
+    def _end_expired(self, now: float) -> None:
+        """Who waits no longer goes."""
+        for state in [*self._waiting, *self._running.values()] if self._is_timed else ():
+            error = too_late(state.request, now)
+            if error is None:
+                continue
+            if self._running.pop(state.request.request_id, None):
+                self._num_free += _length(state)
+            else:
+                self._waiting.remove(state)
+            self._news.append(
+                TokenEvent(request_id=state.request.request_id, finish_reason="error", error=error)
+            )
 
     def _admit(self) -> list[RequestState]:
         """The first in line, as far as rows, tokens of a step and memory go; a long prompt alone."""

@@ -6,13 +6,12 @@ Sizes are requests of a preset: a few dozen show whether a rule works at all, hu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tapetum.bench.simulate.coefficients import Coefficients
-from tapetum.bench.simulate.presets import PRESETS, arrivals
-from tapetum.bench.simulate.promises import Promise
+from tapetum.bench.simulate.presets import PRESETS
 from tapetum.bench.simulate.simulation import Setup, Simulation, tapetum
-from tapetum.bench.simulate.study import Study, capacity_of, itl_target_ms, study
+from tapetum.bench.simulate.study import Study, draw, keeping, study
 from tapetum.bench.simulate.summary import Kind, Summary
 from tapetum.core.config import Schedule, ScheduleConfig
 
@@ -35,12 +34,8 @@ def studied(
 ) -> Study:
     """A preset at its own load, through Tapetum and the plain engine."""
     setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(schedule=schedule), seed=seed)
-    preset = PRESETS[name]
-    capacity = capacity_of(preset, setup, count)
-    trace = arrivals(preset, preset.load * capacity, count, seed)
-    target_ms = itl_target_ms(trace, setup, Promise())
-    setup = replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
-    return study(name, trace, setup, capacity=capacity)
+    trace, capacity = draw(PRESETS[name], setup, count)
+    return study(name, trace, keeping(setup, trace), capacity=capacity)
 
 
 def goodput_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
@@ -61,8 +56,7 @@ def ttft_left(coefficients: Coefficients, count: int, seed: int) -> float:
 def gap_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
     """The 99th percentile of gaps of text under `interactive`, over that of the same text without pictures."""
     setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(schedule="interactive"), seed=seed)
-    preset = PRESETS["streams"]
-    trace = arrivals(preset, preset.load * capacity_of(preset, setup, count), count, seed)
+    trace, _ = draw(PRESETS["streams"], setup, count)
     gaps = []
     for part in (trace, [arrival for arrival in trace if not arrival.shape.media]):
         simulation = Simulation(setup, tapetum)

@@ -40,11 +40,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """`load`: how much comes, relative to what the plain engine of `baseline` can do of the same."""
+    """`load`: how much comes, relative to what the plain engine of `baseline` can do of the same.
+
+    `is_timed`: whether requests say how long their senders will wait, which is as long as they were promised.
+    """
 
     sources: tuple[Source, ...]
     load: float
     about: str
+    is_timed: bool = False
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -54,7 +58,10 @@ PRESETS: Mapping[str, Preset] = {
         about="60 % text, 30 % a picture, 8 % four pictures, 2 % clips of 32 frames, a little more than can be done",
     ),
     "overload": Preset(
-        sources=(Source(mix=_MIXED),), load=3.0, about="the same, three times what can be done"
+        sources=(Source(mix=_MIXED),),
+        load=3.0,
+        about="the same, three times what can be done, by senders who wait as long as they were promised",
+        is_timed=True,
     ),
     "pictures": Preset(
         sources=(

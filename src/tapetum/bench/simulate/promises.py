@@ -23,6 +23,10 @@ class Promise:
     def ttft_s(self, unloaded: Unloaded) -> float:
         return max(self.least_ttft_s, self.ttft_factor * unloaded.ttft_s)
 
+    def seconds(self, unloaded: Unloaded) -> float:
+        """For the whole answer."""
+        return self.ttft_s(unloaded) + self.itl_factor * unloaded.decode_s
+
     def is_kept(self, outcome: Outcome, unloaded: Unloaded) -> bool:
         if not outcome.is_answered:
             return False

@@ -52,16 +52,28 @@ def capacity_of(preset: Preset, setup: Setup, count: int) -> float:
     return count / simulation.end_s
 
 
-def itl_target_ms(trace: Sequence[Arrival], setup: Setup, promise: Promise) -> float:
-    """Somewhat below the least that any request of the trace was promised."""
-    prompts = Prompts(setup.coefficients)
-    gaps = [prompts.unloaded(shape).itl_s for shape in {arrival.shape for arrival in trace}]
-    wanted_s = (
-        _MARGIN
-        * promise.itl_factor
-        * min((gap for gap in gaps if gap), default=setup.schedule.itl_target_ms / 1e3)
+def draw(
+    preset: Preset, setup: Setup, count: int, load: float | None = None
+) -> tuple[tuple[Arrival, ...], float]:
+    """So many requests of a preset, and the capacity that their rate is measured by."""
+    capacity = capacity_of(preset, setup, count)
+    drawn = arrivals(preset, (load or preset.load) * capacity, count, setup.seed)
+    if not preset.is_timed:
+        return drawn, capacity
+    prompts, promise = Prompts(setup.coefficients), Promise()
+    timed = (
+        replace(arrival, timeout_s=promise.seconds(prompts.unloaded(arrival.shape))) for arrival in drawn
     )
-    return round(1e3 * wanted_s, 3)
+    return tuple(timed), capacity
+
+
+def keeping(setup: Setup, trace: Sequence[Arrival]) -> Setup:
+    """The setup with a time between tokens somewhat below the least that any request of the trace was promised."""
+    prompts, promise = Prompts(setup.coefficients), Promise()
+    gaps = [prompts.unloaded(shape).itl_s for shape in {arrival.shape for arrival in trace}]
+    least_s = min((gap for gap in gaps if gap), default=setup.schedule.itl_target_ms / 1e3)
+    target_ms = round(1e3 * _MARGIN * promise.itl_factor * least_s, 3)
+    return replace(setup, schedule=replace(setup.schedule, itl_target_ms=target_ms))
 
 
 def study(
@@ -71,10 +83,8 @@ def study(
     *,
     capacity: float | None = None,
     has_baseline: bool = True,
-    promise: Promise | None = None,
 ) -> Study:
-    promise = promise or Promise()
-    summarizer = Summarizer(trace, Prompts(setup.coefficients).unloaded, promise)
+    summarizer = Summarizer(trace, Prompts(setup.coefficients).unloaded, Promise())
     runs = []
     for run, build in (("Tapetum", tapetum), (_BASELINE, first_come))[: 1 + has_baseline]:
         simulation = Simulation(setup, build)
