@@ -17,7 +17,7 @@ from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.processing.options import ProcessorOptions
 
 _TEXT_TOKEN, _PLACEHOLDER = 0, 1
-_SAMPLING = SamplingParams(temperature=0.0).resolved(SamplingParams())
+_SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True).resolved(SamplingParams())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
