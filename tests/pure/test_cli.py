@@ -59,10 +59,12 @@ def cli(*words: str, env: dict[str, str] | None = None) -> Result:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineConfig, ServerConfig]]:
     """What `serve` would start."""
+    from tapetum.engine import child
     from tapetum.server import run
 
     calls: list[tuple[EngineConfig, ServerConfig]] = []
-    monkeypatch.setattr(run, "serve", lambda engine, server: calls.append((engine, server)))
+    monkeypatch.setattr(child, "try_start_child", lambda: None)
+    monkeypatch.setattr(run, "serve", lambda engine, server, process: calls.append((engine, server)))
     return calls
 
 
@@ -387,11 +389,13 @@ def test_what_the_user_can_correct_is_one_message_and_exit_code_2(words: list[st
     [(InvalidParameter("n is 0"), 2), (CheckpointError("no config.json"), 2), (EngineError("lost"), 1)],
 )
 def test_a_typed_error_is_one_line(monkeypatch: pytest.MonkeyPatch, error: TapetumError, code: int) -> None:
+    from tapetum.engine import child
     from tapetum.server import run
 
-    def fail(engine: EngineConfig, server: ServerConfig) -> None:
+    def fail(engine: EngineConfig, server: ServerConfig, process: None) -> None:
         raise error
 
+    monkeypatch.setattr(child, "try_start_child", lambda: None)
     monkeypatch.setattr(run, "serve", fail)
     result = cli("serve")
     assert (result.exit_code, result.stderr) == (code, f"tapetum: {error.message}\n")
