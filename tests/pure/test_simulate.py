@@ -21,6 +21,7 @@ from tapetum.bench.simulate.trace import Arrival, Medium, Shape
 from tapetum.core.config import GIB, ScheduleConfig
 from tapetum.core.cost import chunk_context
 from tapetum.core.errors import PromptTooLong
+from tapetum.core.media import PARTS
 from tapetum.core.plan import BatchPlan, EncodeJob, Row
 from tests.scripted import make_item, make_request
 
@@ -131,6 +132,30 @@ def test_the_same_content_is_encoded_once() -> None:
     first, second = told(simulation)
     assert first.ttft_s == pytest.approx(alone.ttft_s, rel=0.05)
     assert second.ttft_s == pytest.approx(alone.prefill_s)
+
+
+def test_the_ladder_makes_pictures_smaller_while_others_wait_and_no_others() -> None:
+    shape = Shape(name="picture", prompt_tokens=5, output_tokens=2, media=(Medium(width=896, height=896),))
+    known = replace(shape, media=(replace(shape.media[0], content="x"),))
+    text = Shape(name="text", prompt_tokens=50, output_tokens=2)
+    trace = [Arrival(at_s=0.01 * number, shape=(shape, known, text)[number % 3]) for number in range(30)]
+    simulation = Simulation(setup_of(ladder_s=20.0), tapetum)
+    simulation.run(trace)
+    rungs = {
+        name: [outcome.rung for outcome in told(simulation) if outcome.arrival.shape is wanted]
+        for name, wanted in (("picture", shape), ("known", known), ("text", text))
+    }
+    assert rungs["picture"][0] == "high" and rungs["picture"][-1] == "thumbnail"
+    assert set(rungs["text"]) == {"high"} == set(rungs["known"][1:])
+    plain = Simulation(setup_of(), tapetum)
+    plain.run(trace)
+    assert simulation.end_s < plain.end_s / 2 and all(outcome.rung == "high" for outcome in plain.outcomes)
+
+
+def test_rungs_are_parts_of_the_area() -> None:
+    prompts, medium = Prompts(MINI), Medium(width=1920, height=1080)
+    tokens = [prompts.geometry(medium, rung).num_tokens for rung in PARTS]
+    assert tokens == [pytest.approx(tokens[0] / part, rel=0.1) for part in PARTS.values()]
 
 
 def test_requests_go_to_the_replica_with_the_least_to_do() -> None:

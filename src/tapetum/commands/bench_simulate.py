@@ -48,6 +48,7 @@ _MAX_NOISE = 2.0
 @option("--itl-target-ms", "itl_target_ms", type=float, help="As of an engine.  [default: what is promised]")
 @option("--max-num-seqs", "max_num_seqs", type=COUNT, default=64, show_default=True, help="As of an engine.")
 @option("--max-queue-seconds", "max_queue_s", type=float, help="As of a server.")
+@option("--quality-ladder", "ladder_s", type=float, help="As of a server: seconds to the first token.")
 @option("--noise", "noise", type=float, default=0.0, show_default=True, help="Of the times of steps.")
 @option("--baseline/--no-baseline", "has_baseline", default=True, show_default=True, help="Compare.")
 @option("--out", "out", type=click.Path(path_type=Path), help="Folder for study.json, plot.svg, trace.jsonl.")
@@ -69,6 +70,7 @@ def simulate(
         schedule=_schedule(options),
         num_replicas=replicas,
         max_queue_s=ServerConfig(max_queue_s=_number(options["max_queue_s"])).max_queue_s,
+        ladder_s=_ladder(_number(options["ladder_s"])),
         noise=_noise(float(str(options["noise"]))),
         seed=seed,
     )
@@ -115,6 +117,12 @@ def _arrivals(
     return draw(PRESETS[source], setup, int(str(options["num_prompts"])), load)
 
 
+def _ladder(given: float | None) -> float | None:
+    if given is not None and not 0 < given < float("inf"):
+        raise ConfigError(f"--quality-ladder is {given:g}, must be above 0, such as 5")
+    return given
+
+
 def _noise(given: float) -> float:
     if not 0 <= given <= _MAX_NOISE:
         raise ConfigError(f"--noise is {given:g}, allowed are 0 to {_MAX_NOISE:g}")
@@ -146,6 +154,7 @@ def _show(study: Study) -> None:
                 "",
                 "requests",
                 "good",
+                "smaller",
                 "TTFT p50",
                 "p95",
                 "p99",
@@ -195,6 +204,7 @@ def _kind_cells(kind: Kind) -> list[str]:
         kind.name,
         f"{kind.num_requests}",
         f"{kind.num_good}",
+        f"{kind.num_degraded}",
         *("-" if value is None else f"{value:.2f}" for value in seconds),
         *("-" if value is None else f"{1e3 * value:.1f}" for value in gaps),
     ]

@@ -6,10 +6,12 @@ Sizes are requests of a preset: a few dozen show whether a rule works at all, hu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tapetum.bench.simulate.coefficients import Coefficients
-from tapetum.bench.simulate.presets import PRESETS
+from tapetum.bench.simulate.presets import PICTURE, PRESETS
+from tapetum.bench.simulate.promises import Promise
+from tapetum.bench.simulate.prompts import Prompts
 from tapetum.bench.simulate.simulation import Setup, Simulation, tapetum
 from tapetum.bench.simulate.study import Study, draw, keeping, study
 from tapetum.bench.simulate.summary import Kind, Summary
@@ -72,6 +74,19 @@ def kept_of_accepted(coefficients: Coefficients, count: int, seed: int) -> float
     return studied("overload", coefficients, count, seed).ours.good_of_accepted or 0.0
 
 
+def ladder_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
+    """Goodput at three times what can be done, with the ladder of picture sizes over without."""
+    setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(), seed=seed)
+    trace, _ = draw(PRESETS["overload"], setup, count)
+    setup = keeping(setup, trace)
+    target_s = Promise().ttft_s(Prompts(coefficients).unloaded(PICTURE))
+    with_ladder, without = (
+        study("overload", trace, replace(setup, ladder_s=ladder_s), has_baseline=False).ours.num_good
+        for ladder_s in (target_s, None)
+    )
+    return with_ladder / max(without, 1)
+
+
 def small_share(coefficients: Coefficients, count: int, seed: int) -> float:
     """The share of work of the tenant that sends a tenth of the other."""
     found = studied("tenants", coefficients, count, seed)
@@ -114,6 +129,13 @@ GOALS: Mapping[str, Goal] = {
             figure=kept_of_accepted,
             must=0.99,
             aim=1.0,
+        ),
+        Goal(
+            name="ladder",
+            what="goodput at three times what can be done, with the ladder over without",
+            figure=ladder_ratio,
+            must=1.5,
+            aim=2.0,
         ),
         Goal(
             name="tenants",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tapetum.bench.simulate.trace import Arrival
+from tapetum.core.media import Rung
 from tapetum.core.plan import TokenEvent
 
 _STEP = math.log(1.002)  # gaps within a fifth of a percent count as one
@@ -30,6 +31,7 @@ class Outcome:
     first_token_s: float | None = None
     num_tokens: int = 0
     num_preemptions: int = 0
+    rung: Rung = "high"  # of its pictures
     error: str | None = None  # the code of what refused or ended it
 
     @property
@@ -74,6 +76,7 @@ class Answer:
 
     number: int
     arrival: Arrival
+    rung: Rung
     first_token_s: float | None = None
     last_token_s: float = 0.0
     num_tokens: int = 0
@@ -87,9 +90,9 @@ class Watch:
         self.live: dict[str, Answer] = {}
         self._keep = keep
 
-    def begin(self, request_id: str, number: int, arrival: Arrival) -> None:
+    def begin(self, request_id: str, number: int, arrival: Arrival, rung: Rung = "high") -> None:
         assert request_id not in self.live, f"request {request_id} has begun already"
-        self.live[request_id] = Answer(number, arrival)
+        self.live[request_id] = Answer(number, arrival, rung)
 
     def refuse(self, number: int, arrival: Arrival, code: str) -> None:
         """Not let in, when it came."""
@@ -125,6 +128,7 @@ class Watch:
             Outcome(
                 number=answer.number,
                 arrival=answer.arrival,
+                rung=answer.rung,
                 reason=event.finish_reason,
                 end_s=now,
                 first_scheduled_s=None if stats is None else answer.arrival.at_s + stats.queue_s,

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from tapetum.bench.simulate.coefficients import Coefficients
 from tapetum.bench.simulate.trace import Arrival, Medium, Shape
 from tapetum.core.cost import chunk_context
-from tapetum.core.media import Geometry, MediaItem, Span
+from tapetum.core.media import PARTS, Geometry, MediaItem, Rung, Span
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.processing.options import ProcessorOptions
 
@@ -43,13 +43,14 @@ class Prompts:
         processor, cost = coefficients.processor(), coefficients.cost_model()
 
         @cache
-        def geometry(medium: Medium) -> Geometry:
+        def geometry(medium: Medium, rung: Rung = "high") -> Geometry:
+            options = ProcessorOptions()
+            if rung != "high":
+                width, height = geometry(medium).used
+                least = processor.least_pixels(medium.kind, options)
+                options = ProcessorOptions(max_pixels=max(least, width * height // PARTS[rung]))
             return processor.geometry(
-                medium.kind,
-                medium.width,
-                medium.height,
-                frames=medium.frames,
-                options=ProcessorOptions(),
+                medium.kind, medium.width, medium.height, frames=medium.frames, options=options
             )
 
         @cache
@@ -57,8 +58,8 @@ class Prompts:
             return (_TEXT_TOKEN,) * length
 
         @cache
-        def unloaded(shape: Shape) -> Unloaded:
-            geometries = [geometry(medium) for medium in shape.media]
+        def unloaded(shape: Shape, rung: Rung = "high") -> Unloaded:
+            geometries = [geometry(medium, rung) for medium in shape.media]
             length = shape.prompt_tokens + sum(item.num_tokens for item in geometries)
             gaps = [cost.step_seconds(1, length + number) for number in range(1, shape.output_tokens)]
             return Unloaded(
@@ -72,11 +73,11 @@ class Prompts:
         self.unloaded = unloaded
         self._tail = tail
 
-    def request(self, arrival: Arrival, number: int) -> Request:
+    def request(self, arrival: Arrival, number: int, rung: Rung = "high") -> Request:
         """`number` is unlike that of any other request of the trace."""
         shape, tokens, spans = arrival.shape, [number + 2], []
         for place, medium in enumerate(shape.media):
-            geometry = self.geometry(medium)
+            geometry = self.geometry(medium, rung)
             item = MediaItem(key=_key(arrival, number, place), geometry=geometry, patches=None)
             end = len(tokens) + geometry.num_tokens
             spans.append(Span(start=len(tokens), end=end, item=item, placement=()))

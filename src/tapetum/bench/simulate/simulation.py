@@ -14,6 +14,7 @@ from tapetum.bench.simulate.coefficients import Coefficients
 from tapetum.bench.simulate.device import Device
 from tapetum.bench.simulate.outcome import Outcome, Watch
 from tapetum.bench.simulate.prompts import Prompts
+from tapetum.bench.simulate.quality import Quality
 from tapetum.bench.simulate.replica import Policy, Replica
 from tapetum.bench.simulate.trace import Arrival
 from tapetum.core.config import GIB, CacheConfig, EngineConfig, ScheduleConfig
@@ -35,6 +36,7 @@ class Setup:
     kv_bytes: int = _KV_BYTES  # of a replica
     cache: CacheConfig = field(default_factory=CacheConfig)
     max_queue_s: float | None = None
+    ladder_s: float | None = None  # the time to the first token that the ladder keeps to
     noise: float = 0.0
     seed: int = 0
     is_leaping: bool = True
@@ -67,6 +69,8 @@ class Simulation:
         ]
         self._prompts = Prompts(setup.coefficients)
         self._max_queue_s = setup.max_queue_s
+        target_s = setup.ladder_s if build is tapetum else None  # a plain engine has no ladder
+        self._quality = None if target_s is None else Quality(target_s, self._prompts)
 
     @property
     def busy_s(self) -> float:
@@ -90,14 +94,16 @@ class Simulation:
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
         replica = min(self.replicas, key=lambda each: each.load_s)
-        request = self._prompts.request(arrival, number)
+        queue_s = replica.policy.backlog.seconds
+        rung = self._quality.rung(arrival, queue_s) if self._quality else "high"
+        request = self._prompts.request(arrival, number, rung)
         try:
-            self._check_queue(replica.policy.backlog.seconds)
-            replica.add(request, arrival.at_s, self._prompts.unloaded(arrival.shape).seconds)
+            self._check_queue(queue_s)
+            replica.add(request, arrival.at_s, self._prompts.unloaded(arrival.shape, rung).seconds)
         except TapetumError as error:
             self.watch.refuse(number, arrival, error.code)
             return
-        self.watch.begin(request.request_id, number, arrival)
+        self.watch.begin(request.request_id, number, arrival, rung)
 
     def _check_queue(self, queue_s: float) -> None:
         """The rule of --max-queue-seconds."""

@@ -28,6 +28,7 @@ class Kind:
     num_refused: int  # when they came
     num_lost: int  # let in, and not answered
     num_good: int
+    num_degraded: int  # with smaller pictures than were sent
     ttft_p50_s: float | None
     ttft_p95_s: float | None
     ttft_p99_s: float | None
@@ -124,6 +125,7 @@ class Summarizer:
             num_refused=num_refused,
             num_lost=len(outcomes) - len(answered) - num_refused,
             num_good=sum(map(self.is_good, outcomes)),
+            num_degraded=sum(outcome.rung != "high" for outcome in outcomes),
             ttft_p50_s=_quantile(ttfts, 0.5),
             ttft_p95_s=_quantile(ttfts, 0.95),
             ttft_p99_s=_quantile(ttfts, 0.99),
