@@ -12,8 +12,17 @@ import pytest
 import torch
 
 from tapetum.assets import MODEL_DIR
-from tapetum.core.config import GIB, CacheConfig, DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig
+from tapetum.core.config import (
+    GIB,
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    MediaConfig,
+    ModelConfig,
+    ScheduleConfig,
+)
 from tapetum.core.errors import ConfigError
+from tapetum.core.footprint import StepMemory
 from tapetum.core.media import Geometry, MediaItem, Span
 from tapetum.core.plan import BatchPlan, EncodeJob, Row
 from tapetum.core.request import Prompt, Request, SamplingParams
@@ -22,7 +31,7 @@ from tapetum.native.library import load
 from tapetum.ops.table import torch_table
 from tapetum.runtime import executor as executor_module
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
-from tapetum.runtime.memory import available_bytes, host_available_bytes, step_peak_bytes
+from tapetum.runtime.memory import Room, host_available_bytes, plan_blocks, room_of, token_bytes
 from tests.checkpoints import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -163,14 +172,58 @@ def test_available_memory_counts_the_file_cache() -> None:
     assert host_available_bytes("") > 0
 
 
+def test_a_container_may_have_less_than_its_machine() -> None:
+    meminfo, stat = "MemAvailable: 9000 kB\n", "anon 3000\nfile 500000\nshmem 1000\n"
+    assert host_available_bytes(meminfo, "max\n", stat) == 9000 * 1024
+    assert host_available_bytes(meminfo, "5000000\n", stat) == 5000000 - 4000
+    assert host_available_bytes(meminfo, "3500\n", stat) == 0
+
+
 def test_memory_of_a_gpu_leaves_room_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dataclasses.replace(make_spec(), device=torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * GIB, 100 * GIB))
     config = EngineConfig(
         device=DeviceConfig(gpu_memory_utilization=0.8), cache=CacheConfig(feature_cache_bytes=GIB)
     )
-    expected = 50 * GIB - GIB - step_peak_bytes(spec, config)
-    assert available_bytes(spec, config) == pytest.approx(expected, abs=16)
+    room = room_of(spec, config, step_bytes=3 * GIB)
+    assert room.kv_bytes == pytest.approx((50 - 1 - 3) * GIB, abs=16)
+    assert room.usual_bytes == room.kv_bytes
+
+
+def test_kv_that_leaves_no_room_for_a_step_is_refused_with_numbers() -> None:
+    room = Room(free_bytes=3 * GIB, step_bytes=2 * GIB, feature_bytes=GIB // 2, usual_limit=GIB)
+    config = EngineConfig(cache=CacheConfig(kv_cache_bytes=GIB))
+    spec = dataclasses.replace(make_spec(), num_layers=2000)
+    with pytest.raises(
+        ConfigError, match=r"asks for 1023 MiB, there is room for 512 MiB \(3 GiB may be used, .*lower it"
+    ):
+        plan_blocks(spec, 128, config, room)
+    enough = EngineConfig(cache=CacheConfig(kv_cache_bytes=GIB // 2))
+    block_bytes = token_bytes(spec) * 16
+    assert plan_blocks(spec, 128, enough, room) == GIB // 2 // block_bytes
+    assert plan_blocks(spec, 128, EngineConfig(), room) == GIB // 2 // block_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"cache": CacheConfig(feature_cache_bytes=1000)},
+            r"16 visual tokens with 16384 bytes.*at least 0.000016",
+        ),
+        (
+            {"model": ModelConfig(dtype="float32", max_model_len=16)},
+            "--max-model-len is 16; give at least 18",
+        ),
+    ],
+)
+def test_a_budget_that_holds_no_picture_is_refused_unless_none_is_allowed(
+    changes: dict[str, object], message: str
+) -> None:
+    config = dataclasses.replace(EngineConfig(model=ModelConfig(dtype="float32")), **changes)
+    with pytest.raises(ConfigError, match=f"the smallest picture has .*{message}.*--limit-mm-per-prompt 0"):
+        load_executor(MODEL_DIR, config)
+    load_executor(MODEL_DIR, dataclasses.replace(config, media=MediaConfig(limit_per_prompt=0)))
 
 
 def make_spec() -> ModelSpec:
@@ -185,6 +238,9 @@ def make_spec() -> ModelSpec:
         dtype=torch.float32,
         device=CPU,
         feature_size=64,
+        step=StepMemory(
+            token_bytes=1, score_bytes=1, choice_bytes=1, patch_bytes=1, visual_token_bytes=1, slice_bytes=1
+        ),
     )
 
 

@@ -121,15 +121,18 @@ def _budget(paper: Paper, footprint: Footprint, dtype: str, memory_bytes: int) -
     import torch
 
     from tapetum.models.composed import make_spec
+    from tapetum.processing.extent import extent
     from tapetum.runtime.executor import DTYPES
-    from tapetum.runtime.memory import step_peak_bytes
+    from tapetum.runtime.memory import largest_step_bytes
 
     spec = make_spec(paper.blueprint, DTYPES[dtype], torch.device("cpu"))
+    config = EngineConfig()
+    sizes = extent(paper.processor, config.media.max_pixels, config.media.max_frames)
     return Budget(
         memory_bytes=memory_bytes,
         share=DeviceConfig().gpu_memory_utilization,
         weight_bytes=footprint.weight_bytes,
-        working_bytes=step_peak_bytes(spec, EngineConfig()),
+        working_bytes=largest_step_bytes(spec, config, sizes, spec.max_model_len, is_native=False),
         feature_bytes=CacheConfig().feature_cache_bytes if paper.takes_pictures else 0,
     )
 

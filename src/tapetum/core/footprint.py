@@ -38,6 +38,25 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """What a step takes beside weights and caches, by what it does; 0 for the pictures of a model of text."""
+
+    token_bytes: int  # of a token that is computed
+    score_bytes: int  # of a token whose scores are wanted: the last of a row, and each guess
+    choice_bytes: int  # of a row that chooses from its scores
+    patch_bytes: int  # of a patch, from the first slice of its encode to the last
+    visual_token_bytes: int  # of what an encode gives
+    slice_bytes: int  # of one call of an encoder, whose size is bounded
+
+    def encode_bytes(self, num_patches: int, num_tokens: int) -> int:
+        """Kept by an encode until its features have been taken over."""
+        return num_patches * self.patch_bytes + num_tokens * self.visual_token_bytes
+
+    def forward_bytes(self, num_tokens: int, num_scored: int, num_rows: int) -> int:
+        return num_tokens * self.token_bytes + num_scored * self.score_bytes + num_rows * self.choice_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """How the memory of a device is shared out; what is left is for keys and values."""
 

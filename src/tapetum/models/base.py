@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tapetum.core.footprint import StepMemory
 from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding
 from tapetum.ops.layout import AttentionLayout
@@ -29,6 +30,7 @@ class ModelSpec:
     dtype: torch.dtype
     device: torch.device
     feature_size: int  # values of a visual token: hidden_size, and as many again for each deep level
+    step: StepMemory
 
 
 class VisionLanguageModel(Protocol):

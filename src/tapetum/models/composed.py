@@ -15,6 +15,7 @@ from tapetum.core.media import Geometry
 from tapetum.models.base import ModelSpec
 from tapetum.models.decoder import Decoder, DecoderConfig
 from tapetum.models.encoding import Encoding
+from tapetum.models.step_memory import step_memory
 from tapetum.models.weights import Checkpoint, NameTable, Weights
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DeepFeatures
@@ -99,6 +100,7 @@ def compose(
 
 def make_spec(blueprint: Blueprint, dtype: torch.dtype, device: torch.device) -> ModelSpec:
     decoder = blueprint.decoder
+    feature_size = decoder.hidden_size * (1 + blueprint.deep_levels)
     return ModelSpec(
         model_type=blueprint.model_type,
         vocab_size=decoder.vocab_size,
@@ -109,7 +111,8 @@ def make_spec(blueprint: Blueprint, dtype: torch.dtype, device: torch.device) ->
         max_model_len=decoder.max_position_embeddings,
         dtype=dtype,
         device=device,
-        feature_size=decoder.hidden_size * (1 + blueprint.deep_levels),
+        feature_size=feature_size,
+        step=step_memory(decoder, blueprint.vision, feature_size, dtype),
     )
 
 

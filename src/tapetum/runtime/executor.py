@@ -16,12 +16,21 @@ from tapetum.core.files import require_json
 from tapetum.core.folders import user_cache
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, Row, StepResult
-from tapetum.models.base import VisionLanguageModel
+from tapetum.models.base import ModelSpec, VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
+from tapetum.processing import load_processor
+from tapetum.processing.extent import extent
 from tapetum.runtime.encoder import Encoder
 from tapetum.runtime.inputs import TokenBook
-from tapetum.runtime.memory import available_bytes, bound_kernel_caches, plan_blocks, token_bytes
+from tapetum.runtime.memory import (
+    bound_kernel_caches,
+    check_holds_picture,
+    largest_step_bytes,
+    plan_blocks,
+    room_of,
+    token_bytes,
+)
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
@@ -122,37 +131,53 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     ops = choose_table(device, dtype)
     ops.use_threads(config.device.threads)
     model = load_model(directory, dtype, device, ops, resolve_pack_folder(config.model.pack_cache))
-    spec = model.spec
-    max_model_len = config.model.max_model_len
-    if max_model_len is None:
-        max_model_len = spec.max_model_len
-    if max_model_len > spec.max_model_len:
-        raise ConfigError(
-            f"--max-model-len is {max_model_len}, the checkpoint was made for at most {spec.max_model_len} tokens"
-        )
-    facts = ModelFacts(
-        model_type=spec.model_type,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
-        vocab_size=spec.vocab_size,
-        max_model_len=max_model_len,
-        num_blocks=plan_blocks(spec, max_model_len, config, available_bytes(spec, config)),
-        block_size=config.cache.block_size,
-        kv_bytes_per_token=token_bytes(spec),
-        feature_bytes_per_token=spec.feature_size * dtype.itemsize,
-        weights_fingerprint=model.weights_fingerprint + str(dtype).encode(),
-        encoder_fingerprint=model.encoder_fingerprint + str(dtype).encode(),
-    )
+    max_model_len = _max_model_len(model.spec, config)
+    sizes = extent(load_processor(directory), config.media.max_pixels, config.media.max_frames)
+    check_holds_picture(model.spec, config, sizes, max_model_len)
+    is_native = ops.decoder is not None
+    step_bytes = largest_step_bytes(model.spec, config, sizes, max_model_len, is_native=is_native)
+    room = room_of(model.spec, config, step_bytes)
+    facts = _facts(model, max_model_len, plan_blocks(model.spec, max_model_len, config, room), config)
     logger.info(
-        "%s on %s in %s with %s ops: %d KV blocks of %d tokens",
-        spec.model_type,
+        "%s on %s in %s with %s ops: %d KV blocks of %d tokens (%s)",
+        facts.model_type,
         device,
         facts.dtype,
         ops.name,
         facts.num_blocks,
         facts.block_size,
+        room,
     )
     return LocalExecutor(model, facts, config.device.seed)
+
+
+def _max_model_len(spec: ModelSpec, config: EngineConfig) -> int:
+    wanted = config.model.max_model_len
+    if wanted is not None and wanted > spec.max_model_len:
+        raise ConfigError(
+            f"--max-model-len is {wanted}, the checkpoint was made for at most {spec.max_model_len} tokens"
+        )
+    return spec.max_model_len if wanted is None else wanted
+
+
+def _facts(
+    model: VisionLanguageModel, max_model_len: int, num_blocks: int, config: EngineConfig
+) -> ModelFacts:
+    spec = model.spec
+    dtype = str(spec.dtype).removeprefix("torch.")
+    return ModelFacts(
+        model_type=spec.model_type,
+        dtype=dtype,
+        device=str(spec.device),
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=config.cache.block_size,
+        kv_bytes_per_token=token_bytes(spec),
+        feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
+        weights_fingerprint=model.weights_fingerprint + str(spec.dtype).encode(),
+        encoder_fingerprint=model.encoder_fingerprint + str(spec.dtype).encode(),
+    )
 
 
 def resolve_device(name: str) -> torch.device:
