@@ -133,6 +133,12 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
         click.FLOAT,
         "Wanted time between tokens: lower for smoother streams, higher for more answers at once.",
     ),
+    (
+        "--quality-ladder",
+        "quality_ladder_s",
+        click.FLOAT,
+        "Wanted seconds to the first token: where more are predicted, pictures are made smaller, as answers say.",
+    ),
     ("--max-queue-len", "max_queue_len", click.INT, "Requests that may wait; more are refused."),
     (
         "--schedule",
@@ -213,6 +219,7 @@ _UNSET_MEANS = {
     "ssl_certfile": "plain http",
     "ssl_keyfile": "in the same file",
     "max_queue_s": "no limit",
+    "quality_ladder_s": "never",
     "threads": "the physical cores",
 }
 

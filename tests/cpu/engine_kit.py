@@ -121,7 +121,9 @@ def engine_with(executor: SpeakingExecutor, *, num_blocks: int = 256, **schedule
         files=files(),
         clock=executor.clock or Clock(),
     )
-    _fronts[id(engine)] = Front(files(), engine.config, engine.facts)
+    _fronts[id(engine)] = Front(
+        files(), engine.config, engine.facts, forecast=engine.forecast, clock=engine.clock
+    )
     return engine
 
 

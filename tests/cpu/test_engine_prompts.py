@@ -438,15 +438,16 @@ def test_a_plan_is_what_build_makes(builder):
         assert list(plan.geometries) == [span.item.geometry for span in spans]
         assert plan.num_visual_tokens == sum(span.end - span.start for span in spans)
         again = builder.plan(prompt, SamplingParams(), tenant="t")
-        assert [item.key for item in again.items] == [span.key for span in spans], "kept from the build"
-        assert builder.plan(prompt, SamplingParams(), tenant="u").items == (None,) * len(spans)
+        assert [medium.key for medium in again.media] == [span.key for span in spans], "known from the build"
+        others = builder.plan(prompt, SamplingParams(), tenant="u")
+        assert [medium.key for medium in others.media] == [None] * len(spans)
 
 
 def test_a_plan_decodes_nothing_and_may_be_too_long(ingest, monkeypatch):
     monkeypatch.setattr("tapetum.media.plan.decode", lambda *_: pytest.fail("decoded"))
     builder = builder_over(ingest, max_model_len=100)
     plan = builder.plan(chat(*(in_png(400, 400, seed) for seed in range(41, 44))), SamplingParams())
-    assert plan.num_tokens > 100 and plan.items == (None,) * 3
+    assert plan.num_tokens > 100 and [medium.item for medium in plan.media] == [None] * 3
     with pytest.raises(MediaError, match="media 2 of 2"):
         builder.plan(chat(picture(1), MediaPart(kind="image", source=b"x")), SamplingParams())
 

@@ -83,7 +83,7 @@ class Case:
     @cached_property
     def requests(self) -> list[Request]:
         engine = build_engine(config_from(str(self.directory), EXACT))
-        front = Front(engine.files, engine.config, engine.facts)
+        front = Front(engine.files, engine.config, engine.facts, forecast=engine.forecast, clock=engine.clock)
         terms = Terms(request_id="a", arrival_s=0.0)
         built = [
             front.prompts.build(chat_input(messages), SamplingParams(), terms)

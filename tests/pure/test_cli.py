@@ -86,6 +86,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--max-num-batched-tokens": ("77", "schedule", "max_num_batched_tokens", 77),
     "--encoder-budget-tokens": ("88", "schedule", "encoder_budget_tokens", 88),
     "--itl-target-ms": ("12.5", "schedule", "itl_target_ms", 12.5),
+    "--quality-ladder": ("2.5", "schedule", "quality_ladder_s", 2.5),
     "--max-queue-len": ("5", "schedule", "max_queue_len", 5),
     "--schedule": ("throughput", "schedule", "schedule", "throughput"),
     "--speculate": ("off", "schedule", "speculate", "off"),

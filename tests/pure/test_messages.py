@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tapetum.core import errors
-from tapetum.core.media import MediaItem
+from tapetum.core.media import Degradation, MediaItem
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.core.stats import Backlog
 from tapetum.engine.messages import (
@@ -48,7 +48,15 @@ SAMPLING = SamplingParams(
 def picture(name: str, value: int) -> MediaItem:
     item = make_item(name, 2)
     patches = np.full((item.geometry.num_patches, 12), value, np.uint8)
-    return replace(item, patches=patches, processor="fast", fetch_s=0.25, decode_s=0.5, resize_s=0.75)
+    return replace(
+        item,
+        patches=patches,
+        processor="fast",
+        degraded=Degradation(reason="load", requested=(112, 56), rung="low"),
+        fetch_s=0.25,
+        decode_s=0.5,
+        resize_s=0.75,
+    )
 
 
 def request(*segments: int | MediaItem) -> Request:

@@ -9,6 +9,7 @@ below an unreferenced block is referenced, every cached block can be evicted, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class PrefixTree:
         self._pool = pool
         self._roots: dict[Hashable, dict[BlockKey, PrefixNode]] = {}
         self._nodes: dict[int, PrefixNode] = {}  # by block
+        self._pictures: Counter[bytes] = Counter()  # media key -> blocks with parts of it
         self.num_evictions = 0
 
     @property
@@ -41,6 +43,10 @@ class PrefixTree:
     @property
     def num_roots(self) -> int:
         return len(self._roots)
+
+    def holds(self, media_key: bytes) -> bool:
+        """Whether some of a picture is in a published block. May be asked from another thread."""
+        return media_key in self._pictures
 
     def match(self, root: Hashable, keys: Sequence[BlockKey]) -> list[PrefixNode]:
         """The longest published run that begins with `keys`."""
@@ -60,6 +66,7 @@ class PrefixTree:
         if key not in level:
             level[key] = self._nodes[block] = PrefixNode(block, key, root, level)
             self._pool.publish(block)
+            self._pictures.update(part.media_key for part in key.parts)
         return level[key]
 
     def clear(self) -> None:
@@ -76,4 +83,8 @@ class PrefixTree:
         if not node.siblings and self._roots.get(node.root) is node.siblings:
             del self._roots[node.root]
         self._pool.reclaim(block)
+        for part in node.key.parts:
+            self._pictures[part.media_key] -= 1
+            if not self._pictures[part.media_key]:
+                del self._pictures[part.media_key]
         self.num_evictions += 1

@@ -26,6 +26,7 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "max_num_batched_tokens": ("--max-num-batched-tokens", 1, MAX_TOKENS, "tokens"),
     "encoder_budget_tokens": ("--encoder-budget-tokens", 1, MAX_TOKENS, "tokens"),
     "itl_target_ms": ("--itl-target-ms", 0.001, 1000 * _DAY_S, "ms"),
+    "quality_ladder_s": ("--quality-ladder", 0.001, _DAY_S, "s"),
     "max_queue_len": ("--max-queue-len", 1, 2**31 - 1, "requests"),
     "threads": ("--threads", 1, 1024, ""),
     "gpu_memory_utilization": ("--gpu-memory-utilization", 0.01, 1.0, ""),

@@ -61,6 +61,7 @@ class ScheduleConfig:
     itl_target_ms: float = 50.0  # wanted time between tokens while others prefill or encode
     schedule: Schedule = "balanced"  # throughput ignores itl_target_ms
     speculate: Speculate = "auto"  # guess tokens and verify several in a step, where that pays
+    quality_ladder_s: float | None = None  # wanted time to the first token; None = no picture is degraded
     max_queue_len: int = 4096  # waiting requests beyond this are refused
 
     def __post_init__(self) -> None:

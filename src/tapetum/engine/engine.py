@@ -116,6 +116,10 @@ class Engine:
         return Forecast(
             encode_s=encode_s,
             is_resident=is_resident,
+            is_held=tuple(
+                is_here or (key is not None and self._scheduler.has_cached(key))
+                for key, is_here in zip(workload.media_keys, is_resident, strict=True)
+            ),
             prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(0, length)),
             queue_s=self.backlog.seconds,
         )

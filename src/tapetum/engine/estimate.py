@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapetum.core.config import EngineConfig
+from tapetum.core.media import Degradation
 from tapetum.core.model import ModelFacts
-from tapetum.engine.forecast import Forecast, Workload
+from tapetum.engine.forecast import Forecast
 from tapetum.engine.prompts import PromptPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaEstimate:
-    """One picture or clip; sizes are (width, height) in pixels. `cache` is device or miss."""
+    """One picture or clip; sizes are (width, height) in pixels. `cache` is device or miss; `degraded` says what a
+    load of now would leave of it."""
 
     original: tuple[int, int]
     used: tuple[int, int]
@@ -20,6 +22,7 @@ class MediaEstimate:
     patches: int
     encode_s: float
     cache: str
+    degraded: Degradation | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +39,22 @@ class Estimate:
     queue_s: float  # predicted for what waits now
 
 
-def workload_of(plan: PromptPlan) -> Workload:
-    return Workload(
-        num_tokens=plan.num_tokens,
-        segments=tuple(geometry.segments for geometry in plan.geometries),
-        media_keys=tuple(item.key if item else None for item in plan.items),
-    )
-
-
 def estimate_of(
     plan: PromptPlan, max_tokens: int | None, forecast: Forecast, config: EngineConfig, facts: ModelFacts
 ) -> Estimate:
     """`max_tokens` of answer, None = what fits the context."""
     media = tuple(
         MediaEstimate(
-            original=geometry.original,
-            used=geometry.used,
-            visual_tokens=geometry.num_tokens,
-            patches=geometry.num_patches,
+            original=medium.geometry.original,
+            used=medium.geometry.used,
+            visual_tokens=medium.geometry.num_tokens,
+            patches=medium.geometry.num_patches,
             encode_s=seconds,
             cache="device" if is_resident else "miss",
+            degraded=medium.degraded,
         )
-        for geometry, seconds, is_resident in zip(
-            plan.geometries, forecast.encode_s, forecast.is_resident, strict=True
+        for medium, seconds, is_resident in zip(
+            plan.media, forecast.encode_s, forecast.is_resident, strict=True
         )
     )
     num_answer = max_tokens or max(1, facts.max_model_len - plan.num_tokens)

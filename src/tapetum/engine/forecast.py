@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tapetum.media.plan import MediaPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +16,14 @@ class Workload:
     segments: tuple[tuple[int, ...], ...]  # patches of each attention segment, of each picture or clip
     media_keys: tuple[bytes | None, ...]  # of each of them, None where it is not known
 
+    @classmethod
+    def of(cls, num_tokens: int, media: Sequence[MediaPlan]) -> Workload:
+        return cls(
+            num_tokens=num_tokens,
+            segments=tuple(plan.geometry.segments for plan in media),
+            media_keys=tuple(plan.key for plan in media),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -20,5 +31,6 @@ class Forecast:
 
     encode_s: tuple[float, ...]
     is_resident: tuple[bool, ...]
+    is_held: tuple[bool, ...]  # on the device as features or in cached keys and values
     prefill_s: float  # should nothing of the prompt be cached
     queue_s: float

@@ -6,17 +6,29 @@ in another one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tapetum.core.config import EngineConfig
 from tapetum.core.model import ModelFacts
 from tapetum.engine.files import ModelFiles
+from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.prompts import PromptBuilder, PromptLimits
+from tapetum.engine.quality import Quality
 from tapetum.media.ingest import Ingest
 
 
 class Front:
-    """`prompts` builds requests for the engine that `facts` describe."""
+    """`prompts` builds requests for the engine that `facts` describe and that `forecast` asks."""
 
-    def __init__(self, files: ModelFiles, config: EngineConfig, facts: ModelFacts) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        config: EngineConfig,
+        facts: ModelFacts,
+        *,
+        forecast: Callable[[Workload], Forecast],
+        clock: Callable[[], float],
+    ) -> None:
         self.files = files
         self._ingest = Ingest(files.processor, config.media)
         limits = PromptLimits(
@@ -24,7 +36,9 @@ class Front:
             max_media=config.media.limit_per_prompt,
             max_media_bytes=4 * config.media.max_bytes,
         )
-        self.prompts = PromptBuilder(files, self._ingest, limits)
+        target_s = config.schedule.quality_ladder_s
+        quality = None if target_s is None else Quality(target_s, forecast, clock)
+        self.prompts = PromptBuilder(files, self._ingest, limits, quality)
 
     def forget_media(self) -> None:
         """Drop what is kept of media that were loaded before."""

@@ -47,7 +47,13 @@ class LLM:
         else:
             defaults = {} if isinstance(model, EngineConfig) else _OFFLINE
             self._engine = build_engine(config_from(model, {**defaults, **options}))
-        self._front = Front(self._engine.files, self._engine.config, self._engine.facts)
+        self._front = Front(
+            self._engine.files,
+            self._engine.config,
+            self._engine.facts,
+            forecast=self._engine.forecast,
+            clock=self._engine.clock,
+        )
         self._is_closed = False
         self._pool = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="tapetum-prompt")
 

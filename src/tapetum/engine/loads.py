@@ -22,10 +22,12 @@ class Loads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]] = ()
+        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]] = ()
         self._is_cancelled = False
 
-    def begin(self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[MediaItem]]) -> None:
+    def begin(
+        self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]]
+    ) -> None:
         """These are the loads now; if they have been given up already, they end here."""
         with self._lock:
             self._futures = futures

@@ -17,7 +17,7 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Geometry, MediaItem, ProcessorMode, Span
+from tapetum.core.media import Degradation, Geometry, MediaItem, ProcessorMode, Span
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -38,6 +38,7 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     decode_s: float
     resize_s: float
     processor: ProcessorMode
+    degraded: Degradation | None
 
 
 class SpanMessage(Struct, frozen=True, kw_only=True):
@@ -234,6 +235,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         decode_s=item.decode_s,
         resize_s=item.resize_s,
         processor=item.processor,
+        degraded=item.degraded,
     )
 
 

@@ -74,12 +74,15 @@ class Meters:
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
         self._media_sources: Counter[str] = Counter()
+        self._degradations: Counter[str] = Counter({"load": 0})
 
     def taken(self, request: Request) -> None:
         for span in request.prompt.spans:
             self._histograms["media_fetch_seconds"].observe(span.item.fetch_s)
             self._histograms["media_decode_seconds"].observe(span.item.decode_s)
             self._histograms["media_resize_seconds"].observe(span.item.resize_s)
+            if span.item.degraded is not None:
+                self._degradations[span.item.degraded.reason] += 1
 
     def tokens(self, count: int, gap_s: float) -> None:
         """Tokens of output that came at once, `gap_s` after the one before them."""
@@ -144,6 +147,7 @@ class Meters:
             _counter("prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits),
             _counter("mm_cache_queries", "Pictures and clips of prompts.", sum(sources.values())),
             _labelled("mm_cache_hits", "Of those, not encoded again.", "counter", "level", hits),
+            _labelled("degradations", _DEGRADATIONS, "counter", "reason", dict(self._degradations)),
             _labelled("request_success", "Ended requests.", "counter", "finished_reason", stats.finished),
             *(
                 Metric(name=name, kind="histogram", text=text, values={"": self._histograms[name].read()})
@@ -161,6 +165,7 @@ def rejections(by_reason: Mapping[str, float]) -> Metric:
     return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)
 
 
+_DEGRADATIONS = "Pictures and clips of which models saw less than was asked for."
 _BOUNDS = {
     "encode_batch_patches": tuple(float(1 << power) for power in range(4, 17)),
     "batch_visual_ratio": tuple(step / 10 for step in range(11)),

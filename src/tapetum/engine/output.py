@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tapetum.core.errors import TapetumError
-from tapetum.core.media import MediaItem, MediaKind, ProcessorMode
+from tapetum.core.media import Degradation, MediaItem, MediaKind, ProcessorMode
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
 
@@ -59,7 +59,7 @@ class MediaReport:
     visual_tokens: int
     cache: str | None  # miss | device | prefix
     processor: ProcessorMode = "exact"
-    degraded: Mapping[str, object] | None = None
+    degraded: Degradation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +179,7 @@ def _media_report(item: MediaItem, source: str | None) -> MediaReport:
         visual_tokens=geometry.num_tokens,
         cache=source,
         processor=item.processor,
+        degraded=item.degraded,
     )
 
 

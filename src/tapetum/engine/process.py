@@ -171,6 +171,7 @@ class _Server:
             decode_s=message.decode_s,
             resize_s=message.resize_s,
             processor=message.processor,
+            degraded=message.degraded,
         )
 
     def _answer(self, ask: Ask) -> None:

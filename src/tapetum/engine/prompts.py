@@ -19,8 +19,10 @@ from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.arrange import Arrangement, PromptRun, TextTokens, arrange
 from tapetum.engine.feasible import Feasibility
 from tapetum.engine.files import ModelFiles
+from tapetum.engine.forecast import Workload
 from tapetum.engine.loads import Loads, result_of
 from tapetum.engine.places import bind, check_count, check_ids, check_kinds, media_of
+from tapetum.engine.quality import Descent, Quality
 from tapetum.engine.visual_budget import MediaLoader, within
 from tapetum.media.plan import MediaPlan
 from tapetum.text.runs import Run, split_ids, split_runs
@@ -74,8 +76,15 @@ class PromptPlan:
     """What a prompt will be, from the headers of its media alone. It may be longer than the context."""
 
     arrangement: Arrangement
-    geometries: tuple[Geometry, ...]  # of the media, in the order of the prompt
-    items: tuple[MediaItem | None, ...]  # those of them that are still kept from an earlier prompt
+    media: tuple[MediaPlan, ...]  # in the order of the prompt
+
+    @property
+    def geometries(self) -> tuple[Geometry, ...]:
+        return tuple(plan.geometry for plan in self.media)
+
+    @property
+    def workload(self) -> Workload:
+        return Workload.of(self.num_tokens, self.media)
 
     @property
     def num_visual_tokens(self) -> int:
@@ -89,13 +98,16 @@ class PromptPlan:
 class PromptBuilder:
     """Builds requests in two steps, `draft` and `complete`, or only foretells them; safe to call from many threads."""
 
-    def __init__(self, files: ModelFiles, loader: MediaLoader, limits: PromptLimits) -> None:
+    def __init__(
+        self, files: ModelFiles, loader: MediaLoader, limits: PromptLimits, quality: Quality | None = None
+    ) -> None:
         self._processor = files.processor
         self._tokenizer = files.tokenizer
         self._template = files.template
         self._defaults = files.defaults
         self._loader = loader
         self._limits = limits
+        self._quality = quality
         self.feasibility = Feasibility(files.tokenizer)
         self._marks = {kind: text for text, kind in files.tokenizer.slot_texts.items()}
 
@@ -141,19 +153,24 @@ class PromptBuilder:
         return self.complete(self.draft(prompt, sampling), terms, loads)
 
     def plan(
-        self, prompt: PromptInput, sampling: SamplingParams, *, tenant: str = "", loads: Loads | None = None
+        self,
+        prompt: PromptInput,
+        sampling: SamplingParams,
+        *,
+        tenant: str = "",
+        loads: Loads | None = None,
+        priority: int | None = None,
     ) -> PromptPlan:
         """What `build` would make of a prompt, without decoding a pixel; blocks until all headers are there.
 
-        Raises what `build` raises, but for a prompt that its media make too long.
+        With a `priority` it is what would be made of it now, however the load is, else what was asked for. Raises what
+        `build` raises, but for a prompt that its media make too long.
         """
-        draft = self.draft(prompt, sampling)
-        plans = self._planned(draft, tenant, loads or Loads(), is_bounded=False)
-        return PromptPlan(
-            arrangement=self._arranged(draft, plans),
-            geometries=tuple(plan.geometry for plan in plans),
-            items=tuple(plan.item for plan in plans),
-        )
+        draft, loads = self.draft(prompt, sampling), loads or Loads()
+        plans = tuple(self._planned(draft, tenant, loads, is_bounded=False))
+        if priority is not None and self._quality is not None and self._may_shrink(draft):
+            plans = self._quality.foretold(self._descent(draft, plans, loads), priority, tenant)
+        return PromptPlan(arrangement=self._arranged(draft, plans), media=plans)
 
     def complete(self, draft: Draft, terms: Terms, loads: Loads | None = None) -> Request:
         """Load the media, lay the prompt out and settle the limits; blocks until all media are there.
@@ -161,7 +178,14 @@ class PromptBuilder:
         Raises CancelledError once `loads` are cancelled.
         """
         loads = loads or Loads()
-        plans = self._planned(draft, terms.tenant, loads, is_bounded=True)
+        plans = tuple(self._planned(draft, terms.tenant, loads, is_bounded=True))
+        if self._quality is None or not self._may_shrink(draft):
+            return self._completed(draft, plans, terms, loads)
+        descent = self._descent(draft, plans, loads)
+        with self._quality.fitted(descent, terms.priority, terms.tenant) as fitted:
+            return self._completed(draft, fitted, terms, loads)
+
+    def _completed(self, draft: Draft, plans: Sequence[MediaPlan], terms: Terms, loads: Loads) -> Request:
         arrangement = self._arranged(draft, plans)
         num_visual = arrangement.num_visual_tokens
         self._check_length(arrangement.num_tokens - num_visual, num_visual)
@@ -179,6 +203,15 @@ class PromptBuilder:
             arrival_s=terms.arrival_s,
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
+        )
+
+    def _may_shrink(self, draft: Draft) -> bool:
+        """A budget of the whole prompt says already how large its media are to be."""
+        return bool(draft.media) and draft.max_visual_tokens is None
+
+    def _descent(self, draft: Draft, plans: tuple[MediaPlan, ...], loads: Loads) -> Descent:
+        return Descent(
+            plans, draft.media, self._loader, lambda media: self._arranged(draft, media).num_tokens, loads
         )
 
     def _arranged(self, draft: Draft, plans: Sequence[MediaPlan]) -> Arrangement:
@@ -216,9 +249,13 @@ class PromptBuilder:
         futures = [self._loader.decode(plan) for plan in plans]
         loads.begin(futures)
         try:
-            return [result_of(future, parts[i], i, len(parts)) for i, future in enumerate(futures)]
+            items = [result_of(future, parts[i], i, len(parts)) for i, future in enumerate(futures)]
         finally:
             loads.end()
+        return [
+            replace(item, degraded=plan.degraded) if plan.degraded else item
+            for item, plan in zip(items, plans, strict=True)
+        ]
 
     def _check_length(self, num_text: int, num_visual: int, *, is_exact: bool = True) -> None:
         num_tokens = num_text + num_visual

@@ -32,7 +32,7 @@ from tapetum.core.request import Prompt, Request, SamplingParams, new_request_id
 from tapetum.core.stats import SchedulerStats
 from tapetum.engine.choices import Choices
 from tapetum.engine.engine import Engine
-from tapetum.engine.estimate import Estimate, estimate_of, workload_of
+from tapetum.engine.estimate import Estimate, estimate_of
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.front import Front
 from tapetum.engine.generation import Generation
@@ -94,7 +94,9 @@ class AsyncEngine:
         if self._is_stopping:  # while it was loading
             await asyncio.to_thread(self._link.stop, 0.0)
             return
-        self._front = self._front or Front(files, self._link.config, facts)
+        self._front = self._front or Front(
+            files, self._link.config, facts, forecast=self._link.forecast, clock=self._link.clock
+        )
         self._facts = facts
         self._refusal = None
 
@@ -147,25 +149,38 @@ class AsyncEngine:
         return Choices(generation, count, partial(self._fork, generation))
 
     async def plan(
-        self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: AnyPrompt,
+        sampling: SamplingParams | None = None,
+        *,
+        tenant: str = "",
+        priority: int | None = None,
     ) -> PromptPlan:
-        """What a prompt will be, from the headers of its media alone; raises for one that makes no sense."""
+        """What a prompt will be, from the headers of its media alone; raises for one that makes no sense.
+
+        With a `priority` its media are as small as the load would have them now.
+        """
         front, loads, chosen = self._serving(), Loads(), sampling or SamplingParams()
         given = _input_of(prompt)
         await front.prompts.feasibility.foresee(chosen)
         return await self._preparation.run(
-            partial(front.prompts.plan, given, chosen, tenant=tenant, loads=loads),
+            partial(front.prompts.plan, given, chosen, tenant=tenant, loads=loads, priority=priority),
             loads,
             has_media=bool(media_of(given)),
         )
 
     async def estimate(
-        self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: AnyPrompt,
+        sampling: SamplingParams | None = None,
+        *,
+        tenant: str = "",
+        priority: int = 0,
     ) -> Estimate:
         """What a request would take; raises as `plan` does."""
         front, chosen = self._serving(), sampling or SamplingParams()
-        plan = await self.plan(prompt, chosen, tenant=tenant)
-        forecast = await self._ask(partial(self._link.forecast, workload_of(plan)))
+        plan = await self.plan(prompt, chosen, tenant=tenant, priority=priority)
+        forecast = await self._ask(partial(self._link.forecast, plan.workload))
         max_tokens = chosen.max_tokens
         if max_tokens is None and (default := front.files.defaults.max_new_tokens) is not None:
             max_tokens = min(default, max(1, self.facts.max_model_len - plan.num_tokens))

@@ -24,6 +24,10 @@ class MediaLoader(Protocol):
 
     def capped(self, plan: MediaPlan, max_visual_tokens: int) -> MediaPlan: ...
 
+    def shrunk(self, plan: MediaPlan, parts: int) -> MediaPlan: ...
+
+    def is_dense(self, plan: MediaPlan) -> Future[bool]: ...
+
 
 def within(budget: int, plans: Sequence[MediaPlan], loader: MediaLoader) -> list[MediaPlan]:
     """The media within a budget that they share by their areas; none gets less than its family takes at least."""

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from tapetum.core.checks import plain
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import ConfigError, InvalidParameter
-from tapetum.core.media import MediaKind
+from tapetum.core.media import PARTS, MediaKind, Rung
 
 Detail = Literal["low", "high", "auto"]
 ALL_FRAMES = -1
@@ -35,6 +35,8 @@ class ProcessorOptions:
     Of a clip that is a file, fps is the rate at which frames are taken from it, between min_frames and max_frames;
     num_frames instead takes that many evenly, -1 all, and next to fps it is the most. Of a clip that is a list of
     frames, fps is the rate at which they were taken (only families with a clock look at it).
+
+    least_rung is how far a server that degrades under load may go, text or not; high = not at all.
     """
 
     min_pixels: int | None = None
@@ -45,6 +47,7 @@ class ProcessorOptions:
     num_frames: int | None = None
     min_frames: int | None = None
     max_frames: int | None = None
+    least_rung: Rung | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_pixels", "max_pixels", "max_visual_tokens"):
@@ -56,6 +59,11 @@ class ProcessorOptions:
             _check_number("num_frames", self.num_frames, int, 1, _MAX_COUNT)
         if self.detail is not None and self.detail not in get_args(Detail):
             raise InvalidParameter(f"detail is {self.detail!r}, must be low, high or auto", param="detail")
+        if self.least_rung is not None and self.least_rung not in PARTS:
+            raise InvalidParameter(
+                f"least_rung is {self.least_rung!r}, must be {', '.join(PARTS)} or nothing",
+                param="least_rung",
+            )
         for kind in ("pixels", "frames"):
             _check_order(self, f"min_{kind}", f"max_{kind}")
 

@@ -98,6 +98,10 @@ class Scheduler:
         """Of the pictures and clips whose features are on the device."""
         return self._visual.resident_keys
 
+    def has_cached(self, media_key: bytes) -> bool:
+        """Whether cached keys and values hold some of a picture. May be asked from another thread."""
+        return self._ledger.tree is not None and self._ledger.tree.holds(media_key)
+
     def reset_caches(self) -> None:
         """Drop every cached block and feature that no request holds."""
         if self._ledger.tree is not None:

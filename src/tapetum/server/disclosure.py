@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from tapetum.core.media import Degradation
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import MediaReport, Timing
 
@@ -48,7 +49,7 @@ class Disclosure(Struct, frozen=True, kw_only=True):
     media: Sequence[MediaReport]
     queue: Queue | UnsetType = UNSET
     timing: Timing | UnsetType = UNSET
-    degradations: Sequence[str] | UnsetType = UNSET
+    degradations: Sequence[Degradation] | UnsetType = UNSET
     pages: UnsetType | None = UNSET
 
 
@@ -59,11 +60,12 @@ def opening(generation: Generation, num_waiting: int) -> Disclosure:
 
 def closing(generation: Generation) -> Disclosure:
     """What is known once the last delta has been read."""
+    media = generation.media
     return Disclosure(
         request_id=generation.request_id,
-        media=generation.media,
+        media=media,
         timing=rounded(generation.timing),
-        degradations=(),
+        degradations=[report.degraded for report in media if report.degraded is not None],
         pages=None,
     )
 

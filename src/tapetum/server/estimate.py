@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tapetum.engine.estimate import Estimate
+from tapetum.server.chat.sampling import priority_number
 from tapetum.server.chat.translate import parse_question
 from tapetum.server.serving import Serving, json_response, read_as, tenant_of, while_connected
 
@@ -22,7 +23,8 @@ def routes(serving: Serving) -> list[Route]:
         question = await read_as(request, parse_question)
         serving.model_name(question.asked.model)
         tenant = tenant_of(request.scope, question.asked.cache_salt)
-        estimate = serving.engine.estimate(question.chat, question.sampling, tenant=tenant)
+        priority = priority_number(question.asked.priority)
+        estimate = serving.engine.estimate(question.chat, question.sampling, tenant=tenant, priority=priority)
         return json_response(_rounded(await while_connected(request, estimate)))
 
     return [Route("/v1/estimate", foretell, methods=["POST"])]
