@@ -28,6 +28,7 @@ class Outcome:
     reason: str
     end_s: float
     first_scheduled_s: float | None = None
+    first_encode_s: float | None = None
     first_token_s: float | None = None
     num_tokens: int = 0
     num_preemptions: int = 0
@@ -123,7 +124,7 @@ class Watch:
     def _end(self, event: TokenEvent, answer: Answer, now: float) -> None:
         del self.live[event.request_id]
         assert event.finish_reason is not None, "an end has a reason"
-        stats = event.stats
+        stats, came_s = event.stats, answer.arrival.at_s
         self._keep(
             Outcome(
                 number=answer.number,
@@ -131,7 +132,10 @@ class Watch:
                 rung=answer.rung,
                 reason=event.finish_reason,
                 end_s=now,
-                first_scheduled_s=None if stats is None else answer.arrival.at_s + stats.queue_s,
+                first_scheduled_s=None if stats is None else came_s + stats.queue_s,
+                first_encode_s=None
+                if stats is None or stats.vision_queue_s is None
+                else came_s + stats.vision_queue_s,
                 first_token_s=answer.first_token_s,
                 num_tokens=answer.num_tokens,
                 num_preemptions=0 if stats is None else stats.num_preemptions,
