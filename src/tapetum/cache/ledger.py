@@ -88,6 +88,10 @@ class Ledger:
         account.table = ()
         return len(matched) * self.block_size
 
+    def num_found(self, state: RequestState) -> int:
+        """Tokens of a request without blocks that `admit` would find in the tree."""
+        return len(self._match(state, self._new_account(state.request))) * self.block_size
+
     def extend(self, state: RequestState, num_ahead: int = 0) -> bool:
         """See to blocks for the newest token and so many behind it; False if there is no room."""
         num_missing = self._num_blocks(state.num_tokens + num_ahead) - len(state.block_ids)
@@ -152,11 +156,13 @@ class Ledger:
     def _account(self, request: Request) -> _Account:
         account = self._accounts.get(request.request_id)
         if account is None:
-            prompt = request.prompt
-            parts = span_parts(prompt.spans, len(prompt.token_ids), self.block_size)
-            account = _Account((request.tenant, *self._fingerprints), parts)
-            self._accounts[request.request_id] = account
+            account = self._accounts[request.request_id] = self._new_account(request)
         return account
+
+    def _new_account(self, request: Request) -> _Account:
+        prompt = request.prompt
+        parts = span_parts(prompt.spans, len(prompt.token_ids), self.block_size)
+        return _Account((request.tenant, *self._fingerprints), parts)
 
     def _match(self, state: RequestState, account: _Account) -> list[PrefixNode]:
         if self.tree is None:

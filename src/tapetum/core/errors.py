@@ -11,6 +11,7 @@ TapetumError                        code, HTTP status, retryable
 │       └── MediaTimeout    408     fetching or decoding took too long
 ├── CapacityError           503     the server's state, try again later (retryable)
 │   └── Overloaded          429     the queue is full
+│       └── DeadlineOutOfReach  the queue is too long for the deadline of the request
 ├── DeadlinePassed          408     the client's own timeout_s ran out
 ├── ConfigError             500     the operator's fault: a flag or a checkpoint
 │   └── CheckpointError     500     files of a model that are missing or do not fit
@@ -30,10 +31,11 @@ class TapetumError(Exception):
     http_status = 500
     retryable = False
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, wait_s: float | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.wait_s = wait_s  # after which to come back, where that is known
 
 
 class RequestError(TapetumError):
@@ -80,6 +82,10 @@ class CapacityError(TapetumError):
 class Overloaded(CapacityError):
     code = "overloaded"
     http_status = 429
+
+
+class DeadlineOutOfReach(Overloaded):
+    code = "deadline_out_of_reach"
 
 
 class DeadlinePassed(TapetumError):

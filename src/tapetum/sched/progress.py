@@ -24,6 +24,8 @@ class Progress:
     rank: Rank
     encode_s: float = 0.0  # predicted when it came, should nothing of it be cached
     prefill_s: float = 0.0
+    added_s: float = 0.0
+    predicted_s: float = 0.0  # from then to its first token
     is_known: bool = False  # the executor has the request
     num_passed: int = 0  # spans whose tokens are all computed
     num_pinned: int = 0  # of the spans after those, from the first

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
-from tapetum.core.errors import InvalidParameter, TapetumError
+from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
-from tapetum.core.stats import Backlog
 from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
+from tapetum.sched.promise import Promises
 from tapetum.sched.queue import RankedQueue, rank_of
+from tapetum.sched.queued import Queued
+
+_NEWEST = 0.1  # how much the newest stay counts in their average
 
 
 class Roster:
@@ -35,7 +37,9 @@ class Roster:
         self._ledger = ledger
         self._visual = visual
         self._cost = cost
-        self._queued = _Queued()
+        self.queued = Queued()
+        self.promises = Promises()
+        self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
@@ -43,6 +47,10 @@ class Roster:
 
     def find(self, request_id: str) -> Progress | None:
         return self._live.get(request_id)
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
 
     @property
     def num_deadlines(self) -> int:
@@ -58,7 +66,8 @@ class Roster:
             span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
         )
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, now: float, predicted_s: float = 0.0) -> None:
+        """One whose first token is predicted after so many seconds."""
         if request.request_id in self._live:
             raise InvalidParameter(
                 f"request_id {request.request_id!r} is in use by a live request; choose another",
@@ -67,7 +76,12 @@ class Roster:
         self._num_added += 1
         encode_s, prefill_s = self._predicted(request)
         progress = Progress(
-            RequestState(request), rank_of(request, self._num_added), encode_s=encode_s, prefill_s=prefill_s
+            RequestState(request),
+            rank_of(request, self._num_added),
+            encode_s=encode_s,
+            prefill_s=prefill_s,
+            added_s=now,
+            predicted_s=predicted_s,
         )
         self._live[request.request_id] = progress
         self._push_waiting(progress)
@@ -113,6 +127,7 @@ class Roster:
         else:
             self._remove_waiting(progress)
         state.phase = Phase.FINISHED
+        self._learn(progress, reason, now, error)
         self._give_back(progress)
         del self._live[progress.request_id]
         self._forget_deadlines()
@@ -140,15 +155,6 @@ class Roster:
         """Whether `end_expired` has something to look at."""
         return bool(self._deadlines) and self._deadlines[0][0] <= now
 
-    @property
-    def backlog(self) -> Backlog:
-        """What waits, as it was predicted when it came."""
-        num_waiting = len(self.waiting)
-        if not num_waiting:
-            return Backlog()
-        queued = self._queued
-        return Backlog(num_waiting=num_waiting, encode_s=queued.encode_s, prefill_s=queued.prefill_s)
-
     def take_released(self) -> tuple[str, ...]:
         released = tuple(self._released)
         self._released.clear()
@@ -174,15 +180,11 @@ class Roster:
 
     def _push_waiting(self, progress: Progress) -> None:
         self.waiting.push(progress)
-        self._queued.encode_s += progress.encode_s
-        self._queued.prefill_s += progress.prefill_s
+        self.queued.push(progress)
 
     def _remove_waiting(self, progress: Progress) -> None:
         self.waiting.remove(progress)
-        self._queued.encode_s -= progress.encode_s
-        self._queued.prefill_s -= progress.prefill_s
-        if not len(self.waiting):
-            self._queued = _Queued()  # no rounding error outlives the queue
+        self.queued.remove(progress)
 
     def _is_live(self, deadline: tuple[float, int, str]) -> bool:
         """Whether it belongs to a live request, and to this use of the id."""
@@ -196,14 +198,31 @@ class Roster:
             self._deadlines = [deadline for deadline in self._deadlines if self._is_live(deadline)]
             heapify(self._deadlines)
 
+    def _learn(
+        self, progress: Progress, reason: FinishReason, now: float, error: TapetumError | None
+    ) -> None:
+        """How long a request took that came to an end of its own, or to its deadline."""
+        request, first_s = progress.state.request, progress.state.first_scheduled_s
+        is_late = isinstance(error, DeadlinePassed)
+        if reason in ("abort", "error") and not is_late:
+            return
+        end_s = now if request.deadline_s is None or not is_late else max(now, request.deadline_s)
+        has_media = bool(request.prompt.spans)
+        num_tokens, token_s = len(progress.state.output_token_ids), progress.state.first_token_s
+        first_token_s = end_s if token_s is None else token_s
+        self.promises.observe_first(
+            progress.predicted_s,
+            first_token_s - progress.added_s,
+            has_media=has_media,
+            is_late=token_s is None,
+        )
+        self.promises.observe_rest(num_tokens - 1, end_s - first_token_s)
+        if not is_late:
+            self.promises.observe_length(num_tokens)
+        if first_s is not None:
+            stay_s = now - first_s
+            self.stay_s = self.stay_s + _NEWEST * (stay_s - self.stay_s) if self.stay_s else stay_s
+
     def _give_back(self, progress: Progress) -> None:
         progress.stop(self._visual)
         self._ledger.release(progress.state)
-
-
-@dataclass(slots=True)
-class _Queued:
-    """Predicted seconds of all that waits."""
-
-    encode_s: float = 0.0
-    prefill_s: float = 0.0

@@ -24,6 +24,8 @@ from tapetum.sched.draft import Draft
 from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_on
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.progress import Progress, ends_of, finish_reason_of, stats_of
+from tapetum.sched.promise import Prospect
+from tapetum.sched.prospects import Prospects
 from tapetum.sched.roster import Roster
 from tapetum.sched.settle import Encodes
 from tapetum.sched.speculate import Speculation
@@ -43,6 +45,7 @@ class Scheduler:
         self._max_running = max_running(config, ledger.block_size)
         self._roster = Roster(ledger, visual, cost)
         self._encodes = Encodes(visual, self._roster)
+        self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
         self._step = 0
@@ -50,14 +53,14 @@ class Scheduler:
         self._num_guessed_right = 0
 
     def add(self, request: Request, now: float) -> None:
-        """Queue a request. Raises Overloaded, or the typed error of one that can never be served."""
+        """Queue a request. Raises Overloaded, or the typed error of one that can never be served, or not in time."""
         self._limits.check(request, now)
         if self.num_waiting >= self._config.max_queue_len:
             raise Overloaded(
                 f"{self.num_waiting} requests wait, limit {self._config.max_queue_len}; "
                 "try again later or raise --max-queue-len"
             )
-        self._roster.add(request)
+        self._roster.add(request, now, self._prospects.check(request, now).first_token_s)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request for its client; None if it has ended already."""
@@ -91,7 +94,11 @@ class Scheduler:
 
     @property
     def backlog(self) -> Backlog:
-        return self._roster.backlog
+        return self._prospects.backlog
+
+    def prospect(self, priority: int, *, encode_s: float, prefill_s: float) -> Prospect:
+        """What is predicted of a request that comes now with so much to do. May be asked from another thread."""
+        return self._prospects.prospect(priority, encode_s=encode_s, prefill_s=prefill_s)
 
     @property
     def media_keys(self) -> tuple[bytes, ...]:
@@ -112,6 +119,7 @@ class Scheduler:
         """Decide the next step and reserve what it needs."""
         assert not self._owners, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
+        self._news += self._prospects.end_hopeless(now)
         self._encodes.drop_for_nobody()
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
         draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)

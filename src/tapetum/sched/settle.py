@@ -19,6 +19,13 @@ class Encodes:
         self._visual = visual
         self._roster = roster
 
+    def share_left(self, item: MediaItem) -> float:
+        """How much of an item is still to be encoded, 0 to 1."""
+        if self._visual.state(self._visual.key_of(item)) == "resident":
+            return 0.0
+        current = self.under_way
+        return 1 - current.done if current is not None and current.item.key == item.key else 1.0
+
     def drop_for_nobody(self) -> None:
         """One that is under way goes on for a request that was preempted, and ends with its last one."""
         if self.under_way is None:

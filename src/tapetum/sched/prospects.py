@@ -1,0 +1,205 @@
+"""When requests would end by what the scheduler has to do, and who can no longer end in time.
+
+Owns nothing but what it learns of requests (promise.py); it reads the roster, the caches and the cost model. A request
+with a deadline is checked when it comes, before it is admitted, and before every step that encodes or prefills for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from tapetum.cache.ledger import Ledger
+from tapetum.core.config import ScheduleConfig
+from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.errors import DeadlineOutOfReach, DeadlinePassed, TapetumError
+from tapetum.core.media import Span
+from tapetum.core.plan import TokenEvent
+from tapetum.core.request import Request, RequestState
+from tapetum.core.stats import Backlog
+from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
+from tapetum.sched.encode import ENCODE_SHARE
+from tapetum.sched.progress import Progress
+from tapetum.sched.promise import Load, Prospect, prospect_of
+from tapetum.sched.queued import Sum
+from tapetum.sched.roster import Roster
+from tapetum.sched.settle import Encodes
+
+_SURE = 0.8  # of what is predicted: a request that runs is given up where even so much is too much
+_NUM_NEXT = 8  # requests that wait and are looked at before they may be admitted
+
+
+class Prospects:
+    def __init__(
+        self, config: ScheduleConfig, roster: Roster, ledger: Ledger, encodes: Encodes, cost: CostModel
+    ) -> None:
+        self._config = config
+        self._roster = roster
+        self._ledger = ledger
+        self._encodes = encodes
+        self._cost = cost
+        self._max_running = max_running(config, ledger.block_size)
+
+    def check(self, request: Request, now: float) -> Prospect:
+        """What is predicted of a request that comes now; raises where that is past its deadline."""
+        promises, has_media = self._roster.promises, bool(request.prompt.spans)
+        prospect = self.of(request)
+        if request.deadline_s is None:
+            return prospect
+        left_s = request.deadline_s - now
+        try:
+            promises.check(left_s, prospect, has_media=has_media, is_idle=not self._roster.num_live)
+        except (DeadlineOutOfReach, DeadlinePassed):
+            prospect = self.of(request, num_found=self._ledger.num_found(RequestState(request)))
+            promises.check(left_s, prospect, has_media=has_media, is_idle=not self._roster.num_live)
+        return prospect
+
+    def of(self, request: Request, num_found: int = 0) -> Prospect:
+        """Predicted of a request that comes now, with so many tokens found in the prefix tree."""
+        encode_s = self._encode_s(request.prompt.spans, set(), num_found)
+        length = request.num_prompt_tokens - num_found
+        return self.prospect(
+            request.priority,
+            encode_s=encode_s,
+            prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(num_found, length)),
+            num_tokens=self._roster.promises.answer_tokens(_least_tokens(request), request.max_tokens),
+        )
+
+    def prospect(
+        self, priority: int, *, encode_s: float, prefill_s: float, num_tokens: float = 1
+    ) -> Prospect:
+        """The same of one that is known by its costs alone."""
+        load = self._load(priority, has_encode=encode_s > 0)
+        return prospect_of(load, encode_s=encode_s, prefill_s=prefill_s, num_tokens=num_tokens)
+
+    @property
+    def backlog(self) -> Backlog:
+        """What is left to do before all that is here decodes. May be asked from another thread."""
+        left = self._roster.queued.total()
+        for part in self._parts_left():
+            left.add(part)
+        return Backlog(
+            num_waiting=len(self._roster.waiting), encode_s=left.encode_s, prefill_s=left.prefill_s
+        )
+
+    def end_hopeless(self, now: float) -> list[TokenEvent]:
+        """End every request whose next stages cannot be over before its deadline."""
+        roster = self._roster
+        if not roster.num_deadlines:
+            return []
+        prefills = (progress for progress in roster.running if not progress.is_decoding)
+        candidates = [*prefills, *islice(roster.waiting, _NUM_NEXT)]
+        return [
+            roster.end(progress, "error", now, error=error)
+            for progress in candidates
+            if (error := self._hopeless(progress, now)) is not None
+        ]
+
+    def _hopeless(self, progress: Progress, now: float) -> TapetumError | None:
+        deadline_s = progress.state.request.deadline_s
+        if deadline_s is None:
+            return None
+        left_s = deadline_s - now
+        least_s = self._least_s(progress, progress.state.num_computed_tokens)
+        if least_s > left_s and not progress.state.block_ids:  # what it would find was not counted
+            least_s = self._least_s(progress, self._ledger.num_found(progress.state))
+        if least_s <= left_s:
+            return None
+        return DeadlinePassed(
+            f"request needs {least_s:.3f} s more at least, its timeout_s leaves {left_s:.3f} s; "
+            "raise timeout_s or send less at a time",
+            param="timeout_s",
+        )
+
+    def _least_s(self, progress: Progress, num_computed: int) -> float:
+        """What is left to do for the request itself, with the whole engine for it."""
+        state = progress.state
+        length = state.num_tokens - num_computed
+        num_decodes = max(0, _least_tokens(state.request) - len(state.output_token_ids) - 1)
+        return _SURE * (
+            self._encode_s(state.request.prompt.spans, set(), num_computed)
+            + self._cost.step_seconds(0, 0, length, chunk_context(num_computed, length))
+            + num_decodes * self._cost.step_seconds(1, state.num_tokens)
+        )
+
+    def _load(self, priority: int, *, has_encode: bool) -> Load:
+        ahead = self._roster.queued.ahead(priority, has_media=has_encode)
+        pending = self._roster.queued.total()
+        for part in self._parts_left():
+            pending.add(part)
+            if has_encode or not part.encode_s:
+                ahead.add(part)
+        decodes = [progress for progress in self._roster.running if progress.is_decoding]
+        context = sum(progress.state.num_tokens for progress in decodes)
+        decode_s = self._cost.step_seconds(len(decodes), context) if decodes else 0.0
+        own_decode_s = self._cost.step_seconds(len(decodes) + 1, context)
+        limit_s = max(self._limit_s(decode_s), own_decode_s)
+        has_slices = pending.encode_s > 0 and not has_encode
+        rest_s = (limit_s - decode_s) * (1 - ENCODE_SHARE if has_slices else 1.0)
+        return Load(
+            ahead_s=ahead.seconds,
+            flight_s=self._flight_s(bool(decodes), pending),
+            pending_s=pending.seconds,
+            stay_s=self._stay_s(ahead.count),
+            decode_s=own_decode_s,
+            alone_s=self._cost.step_seconds(1, 0),
+            limit_s=limit_s,
+            rest_s=rest_s,
+        )
+
+    def _flight_s(self, has_decodes: bool, pending: Sum) -> float:
+        """How long the step may take that is carried out when somebody comes."""
+        if has_decodes:
+            return self._limit_s(0.0)
+        budget = step_budget(self._config, self._cost.step_seconds(0, 0))
+        return min(budget.encode_s, pending.encode_s) + min(budget.prefill_s, pending.prefill_s)
+
+    def _limit_s(self, decode_s: float) -> float:
+        """How long a step may take; where only its prefills are limited, these and the decodes."""
+        limit_s = step_seconds_limit(self._config)
+        if limit_s is not None:
+            return limit_s
+        return decode_s + step_budget(self._config, self._cost.step_seconds(0, 0)).prefill_s
+
+    def _stay_s(self, num_ahead: int) -> float:
+        """Until there is a place among the running, by how long others have stayed there."""
+        waiting, num_running = self._roster.waiting, len(self._roster.running)
+        places = self._max_running
+        if waiting and not self._ledger.has_room(
+            -(-waiting.first.state.num_tokens // self._ledger.block_size)
+        ):
+            places = max(1, num_running)
+        num_missing = num_running + num_ahead + 1 - places
+        return max(0, num_missing) / places * self._roster.stay_s
+
+    def _parts_left(self) -> Iterator[Sum]:
+        """What is left to encode and prefill of each request that runs; a picture of several counts once."""
+        seen: set[bytes] = set()
+        for progress in tuple(self._roster.running):
+            if not progress.is_decoding:
+                state = progress.state
+                start, length = state.num_computed_tokens, state.num_remaining_tokens
+                yield Sum(
+                    count=0,
+                    encode_s=self._encode_s(state.request.prompt.spans, seen, start),
+                    prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
+                )
+
+    def _encode_s(self, spans: Iterable[Span], seen: set[bytes], num_computed: int) -> float:
+        """What is left to encode of the spans behind the computed tokens, without those `seen`."""
+        seconds = 0.0
+        for span in spans:
+            if span.end > num_computed and span.key not in seen:
+                seen.add(span.key)
+                geometry = span.item.geometry
+                share = self._encodes.share_left(span.item)
+                seconds += self._cost.encode_seconds(share * geometry.num_patches, share * geometry.squares)
+        return seconds
+
+
+def _least_tokens(request: Request) -> int:
+    """Of its answer, by what the request says."""
+    sampling = request.sampling
+    if sampling.ignore_eos and not (sampling.stop or sampling.stop_token_ids):
+        return request.max_tokens
+    return max(1, min(sampling.min_tokens, request.max_tokens))
