@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from tapetum.models.base import ModelSpec
 from tapetum.models.decoder import Decoder, DecoderConfig
 from tapetum.models.encoding import Encoding
 from tapetum.models.step_memory import step_memory
-from tapetum.models.weights import Checkpoint, NameTable, Weights
+from tapetum.models.weights import Checkpoint, NameTable, Slot, Weights
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DeepFeatures
 from tapetum.ops.table import OpTable
@@ -88,6 +88,9 @@ def compose(
 ) -> Composed:
     """Read, check and pack the weights of a checkpoint directory."""
     checkpoint = Checkpoint(directory, blueprint.table)
+    if blueprint.decoder.is_tied and (head := checkpoint.own_head()):
+        blueprint = _untied(blueprint, head)
+        checkpoint = Checkpoint(directory, blueprint.table)
     weights = checkpoint.weights(dtype, device, ops, pack_folder)
     make = blueprint.make_encoder
     encoder = None if make is None else make(weights, ops)
@@ -96,6 +99,14 @@ def compose(
     return Composed(
         make_spec(blueprint, dtype, device), _fingerprints(checkpoint, blueprint), encoder, decoder
     )
+
+
+def _untied(blueprint: Blueprint, head: str) -> Blueprint:
+    """With the head that the checkpoint holds, which goes before what its config.json says, as in transformers."""
+    decoder = replace(blueprint.decoder, is_tied=False)
+    slot = Slot("head", (head,), (decoder.vocab_size, decoder.hidden_size))
+    table = replace(blueprint.table, slots=(*blueprint.table.slots, slot))
+    return replace(blueprint, decoder=decoder, table=table)
 
 
 def make_spec(blueprint: Blueprint, dtype: torch.dtype, device: torch.device) -> ModelSpec:

@@ -24,6 +24,7 @@ from tapetum.models.stores import is_current, open_store
 from tapetum.ops.parts import Activation, Linear
 from tapetum.ops.table import OpTable
 
+HEADS = ("lm_head.weight", "output.weight")  # of decoders, by their canonical names
 _HEAD_BYTES = 2048  # of a tensor, that stand for all of it
 
 
@@ -133,6 +134,18 @@ class Checkpoint:
 
         sources = {slot.name: Source(slot.shape, partial(read, slot)) for slot in self._table.slots}
         return Weights(sources, dtype, ops, self._packs(dtype, ops, pack_folder))
+
+    def own_head(self) -> str:
+        """The canonical name of a head whose values are not those of the embedding; empty = there is none.
+
+        For a decoder that shares the two by its config.json, which is wrong then.
+        """
+        (embed,) = (slot.sources[0] for slot in self._table.slots if slot.name == "embed")
+        for name in HEADS:
+            if name in self._homes:
+                ours, theirs = (self._store.read(self._homes[each]) for each in (name, embed))
+                return "" if torch.equal(ours, theirs) else name
+        return ""
 
     def is_current(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""

@@ -100,7 +100,7 @@ def read(directory: Path) -> Blueprint:
     reader = ConfigReader(require_json(directory / "config.json"), "config.json")
     is_original = reader.word("model_type") == ORIGINAL_TYPE
     text = reader.section("llm_config" if is_original else "text_config")
-    is_tied = text.flag("tie_word_embeddings", False) | reader.flag("tie_word_embeddings", False)
+    is_tied = text.flag("tie_word_embeddings", False) | reader.flag("tie_word_embeddings", not is_original)
     usual = None if is_original else "qwen2"
     decoder = read_decoder(text, is_tied=is_tied, model_type=usual)
     is_internlm2 = text.word("model_type", usual) == "internlm2"
