@@ -5,6 +5,7 @@ A number that has nothing behind it is None, not zero.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """`share`: of the predicted seconds of device time that all tenants got while several had work."""
+    """`share`: of the predicted seconds of encode and prefill that were done while every tenant waited for some."""
 
     name: str
     num_requests: int
@@ -140,25 +141,31 @@ class Summarizer:
         )
 
     def _tenants(self, outcomes: Sequence[Outcome]) -> tuple[Tenant, ...]:
-        """Work counts while every tenant still sends some."""
         groups = _groups(outcomes, lambda outcome: outcome.arrival.tenant)
-        until_s = min(max(outcome.arrival.at_s for outcome in members) for _, members in groups)
-        work = {name: 0.0 for name, _ in groups}
-        for name, members in groups:
-            for outcome in members:
-                if outcome.is_answered and outcome.end_s <= until_s:
-                    work[name] += self._unloaded(outcome.arrival.shape).seconds
-        total = max(sum(work.values()), 1e-9)
+        work = self._contended_work(outcomes, [name for name, _ in groups])
+        total_s = max(sum(work.values()), 1e-9)
         return tuple(
             Tenant(
                 name=name,
                 num_requests=len(members),
                 num_good=sum(map(self.is_good, members)),
                 work_s=work[name],
-                share=work[name] / total,
+                share=work[name] / total_s,
             )
             for name, members in groups
         )
+
+    def _contended_work(self, outcomes: Sequence[Outcome], tenants: Sequence[str]) -> dict[str, float]:
+        """Seconds of encode and prefill by tenant, of first tokens that came while all of them waited for one."""
+        answered = [outcome for outcome in outcomes if outcome.first_token_s is not None]
+        moments = [(outcome.arrival.at_s, 1, outcome) for outcome in answered]
+        moments += [(outcome.arrival.at_s + outcome.ttft_s, -1, outcome) for outcome in answered]
+        work, waiting = dict.fromkeys(tenants, 0.0), Counter[str]()
+        for _, change, outcome in sorted(moments, key=lambda moment: (moment[0], -moment[1])):
+            if change < 0 and all(waiting[name] for name in tenants):
+                work[outcome.arrival.tenant] += self._unloaded(outcome.arrival.shape).ttft_s
+            waiting[outcome.arrival.tenant] += change
+        return work
 
 
 def _groups(outcomes: Iterable[Outcome], name: Callable[[Outcome], str]) -> list[tuple[str, list[Outcome]]]:
