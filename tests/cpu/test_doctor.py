@@ -30,7 +30,7 @@ def test_the_bundled_model_is_well() -> None:
     found = report()
     assert (found["model"], found["model_type"], found["problem"]) == ("tapetum-mini", "qwen2_vl", "")
     assert list(found["parameters"]) == ["vision tower", "projector", "embedding", "decoder"]
-    assert 2 * sum(found["parameters"].values()) == found["bytes"]["weights"]
+    assert 2 * sum(found["parameters"].values()) < found["bytes"]["weights"]  # what meets raw pixels is wider
     assert found["vision_tower"] == {"depth": 4, "width": 192, "num_heads": 4, "patch_size": 14}
     tensors = found["tensors"]
     assert (tensors["missing"], tensors["unknown"], tensors["misshapen"], tensors["unreadable"]) == ([],) * 4

@@ -21,10 +21,13 @@ class Footprint:
     num_kv_heads: int
     head_dim: int
     feature_size: int  # values of a visual token
+    num_wide: int = 0  # of the parameters, kept in float32 whatever the format
+    num_again: int = 0  # float32 values that are kept beside them
 
     @property
     def weight_bytes(self) -> int:
-        return self.num_parameters * self.bytes_per_value
+        narrow = self.num_parameters - self.num_wide
+        return narrow * self.bytes_per_value + 4 * (self.num_wide + self.num_again)
 
     @property
     def token_bytes(self) -> int:

@@ -27,6 +27,8 @@ from tapetum.processing.options import ProcessorOptions
 TOWER, PROJECTOR, EMBEDDING, DECODER, HEAD = "vision tower", "projector", "embedding", "decoder", "head"
 # what names of published checkpoints call a projector
 _PROJECTORS = ("merger", "projector", "connector", "mlp1.", "image_newline", "modality_projection")
+_WIDE_ENDS = (".patch.weight", ".patch.bias", ".positions")  # what meets raw pixels stays in float32
+_CLIP_AXES = 5  # of a patch kernel for clips, which has another one for pictures beside it
 _TOWER_SIZES = ("depth", "width", "num_heads", "patch_size")
 
 
@@ -37,6 +39,8 @@ class Paper:
     blueprint: Blueprint
     processor: Processor
     parameters: Mapping[str, int]  # of each part
+    num_wide: int  # of them, kept in float32 in every number format
+    num_again: int  # float32 values made of them and kept beside them
     tower: Mapping[str, int]  # sizes of the vision tower by name; empty for a text model
     unused_keys: tuple[str, ...]  # a sentence for each file
 
@@ -44,6 +48,8 @@ class Paper:
         decoder = self.blueprint.decoder
         return Footprint(
             num_parameters=sum(self.parameters.values()),
+            num_wide=self.num_wide,
+            num_again=self.num_again,
             bytes_per_value=bytes_per_value,
             num_layers=decoder.num_layers,
             num_kv_heads=decoder.num_kv_heads,
@@ -71,11 +77,14 @@ def read_paper(directory: Path) -> Paper:
     for slot in blueprint.table.slots:
         part = _part_of(slot, blueprint)
         parameters[part] = parameters.get(part, 0) + prod(slot.shape)
+    wide = [slot for slot in blueprint.table.slots if _is_wide(slot)]
     order = (TOWER, PROJECTOR, EMBEDDING, DECODER, HEAD)
     return Paper(
         blueprint=blueprint,
         processor=processor,
         parameters={part: parameters[part] for part in order if part in parameters},
+        num_wide=sum(prod(slot.shape) for slot in wide),
+        num_again=sum(prod(slot.shape) // slot.shape[2] for slot in wide if len(slot.shape) == _CLIP_AXES),
         tower=_sizes_in(blueprint.vision),
         unused_keys=tuple(dict.fromkeys(unused)),
     )
@@ -87,6 +96,10 @@ def _part_of(slot: Slot, blueprint: Blueprint) -> str:
     if not blueprint.vision_prefixes or not slot.sources[0].startswith(blueprint.vision_prefixes):
         return DECODER
     return PROJECTOR if any(word in slot.sources[0] for word in _PROJECTORS) else TOWER
+
+
+def _is_wide(slot: Slot) -> bool:
+    return slot.is_wide or slot.name.endswith(_WIDE_ENDS)
 
 
 def _sizes_in(record: object) -> dict[str, int]:
