@@ -69,6 +69,7 @@ def test_an_estimate_has_the_fields_of_the_api(server: TestServer) -> None:
         "patches": geometry.num_patches,
         "encode_s": 0,
         "cache": "miss",
+        "degraded": None,
     }
     assert media["encode_s"] >= 0
     assert (answer["admissible"], answer["reason"]) == (True, None)
