@@ -65,7 +65,6 @@ UNSERVED = {
     "modalities": ["text", "audio"],
     "reuse": {"near_duplicate": True},
     "prompt_logprobs": 1,
-    "on_vision_timeout": "degrade",
 }
 
 
@@ -128,6 +127,9 @@ BAD_FIELDS = [
     ({"priority": "urgent"}, "priority", ["'urgent'", "interactive or standard or -1000 to 1000"]),
     ({"priority": 10**9}, "priority", ["1000000000", "-1000 to 1000"]),
     ({"n": 500}, "n", ["n is 500, allowed are 1 to 128"]),
+    ({"on_vision_timeout": "degrade"}, "on_vision_timeout", ["'degrade'", "reject or text_only"]),
+    ({"timeout_s": -5}, "timeout_s", ["timeout_s is -5", "above 0 to 86400"]),
+    ({"timeout_s": 1e300}, "timeout_s", ["86400"]),
     ({"timeout_s": 0}, "timeout_s", ["timeout_s is 0", "above 0 to 86400"]),
     ({"response_format": {"type": "xml"}}, "response_format.type", ["'xml'", "text or json_object"]),
     ({"max_tokens": 2**40}, "max_tokens", ["1 to 2147483647"]),

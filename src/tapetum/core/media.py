@@ -22,8 +22,8 @@ class Degradation:
     """Why a model sees less of a picture or clip than was asked for."""
 
     reason: DegradationReason
-    requested: tuple[int, int]  # width, height it would have been scaled to
-    rung: Rung  # what it got instead
+    requested: tuple[int, int] | None = None  # width, height it would have been scaled to, where that is known
+    rung: Rung | None = None  # what it got instead; None = the model sees nothing of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,7 @@ class Engine:
             for sizes, is_here in zip(workload.segments, is_resident, strict=True)
         )
         length = workload.num_tokens
+        prefill_s = self._cost.step_seconds(0, 0, length, chunk_context(0, length))
         return Forecast(
             encode_s=encode_s,
             is_resident=is_resident,
@@ -120,8 +121,14 @@ class Engine:
                 is_here or (key is not None and self._scheduler.has_cached(key))
                 for key, is_here in zip(workload.media_keys, is_resident, strict=True)
             ),
-            prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(0, length)),
+            prefill_s=prefill_s,
             queue_s=self.backlog.seconds,
+            prospect=self._scheduler.prospect(
+                workload.priority,
+                encode_s=sum(encode_s),
+                prefill_s=prefill_s,
+                max_tokens=workload.max_tokens,
+            ),
         )
 
     def step(self) -> dict[str, Delta]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tapetum.media.plan import MediaPlan
+from tapetum.sched.promise import Prospect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +16,17 @@ class Workload:
     num_tokens: int
     segments: tuple[tuple[int, ...], ...]  # patches of each attention segment, of each picture or clip
     media_keys: tuple[bytes | None, ...]  # of each of them, None where it is not known
+    priority: int = 0
+    max_tokens: int = 1  # of the answer
 
     @classmethod
-    def of(cls, num_tokens: int, media: Sequence[MediaPlan]) -> Workload:
+    def of(
+        cls, num_tokens: int, media: Sequence[MediaPlan], *, priority: int = 0, max_tokens: int = 1
+    ) -> Workload:
         return cls(
             num_tokens=num_tokens,
+            priority=priority,
+            max_tokens=max_tokens,
             segments=tuple(plan.geometry.segments for plan in media),
             media_keys=tuple(plan.key for plan in media),
         )
@@ -34,3 +41,4 @@ class Forecast:
     is_held: tuple[bool, ...]  # on the device as features or in cached keys and values
     prefill_s: float  # should nothing of the prompt be cached
     queue_s: float
+    prospect: Prospect = Prospect()  # from the queue to the end of the answer

@@ -14,6 +14,7 @@ from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.prompts import PromptBuilder, PromptLimits
 from tapetum.engine.quality import Quality
+from tapetum.engine.timely import Timeliness
 from tapetum.media.ingest import Ingest
 
 
@@ -38,7 +39,7 @@ class Front:
         )
         target_s = config.schedule.quality_ladder_s
         quality = None if target_s is None else Quality(target_s, forecast, clock)
-        self.prompts = PromptBuilder(files, self._ingest, limits, quality)
+        self.prompts = PromptBuilder(files, self._ingest, limits, quality, Timeliness(forecast, clock))
 
     def forget_media(self) -> None:
         """Drop what is kept of media that were loaded before."""

@@ -51,7 +51,7 @@ class Generation:
     @property
     def media(self) -> tuple[MediaReport, ...]:
         """What the model saw; where it came from is known with the first token."""
-        return media_reports(self.prompt, self._stats)
+        return media_reports(self._request, self._stats)
 
     @property
     def timing(self) -> Timing:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TypeVar
 
 from tapetum.core.chat import MediaPart
-from tapetum.core.errors import TapetumError
+from tapetum.core.errors import MediaTimeout, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.media.plan import MediaPlan
 
@@ -24,6 +25,15 @@ class Loads:
         self._lock = threading.Lock()
         self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]] = ()
         self._is_cancelled = False
+        self._until_s: float | None = None
+
+    def limit(self, seconds: float | None) -> None:
+        """None of the loads may take longer than so many seconds from now."""
+        self._until_s = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float | None:
+        return None if self._until_s is None else max(0.0, self._until_s - time.monotonic())
 
     def begin(
         self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]]
@@ -49,10 +59,15 @@ class Loads:
             future.cancel()
 
 
-def result_of(future: Future[T], part: MediaPart, index: int, count: int) -> T:
-    """What came of a load. An error says which of several it was; a fresh one, since loads may be shared."""
+def result_of(future: Future[T], part: MediaPart, index: int, count: int, left_s: float | None = None) -> T:
+    """What came of a load, within `left_s`. An error says which of several it was; fresh, since loads may be shared."""
     try:
-        return future.result()
+        return future.result(left_s)
+    except TimeoutError:
+        raise MediaTimeout(
+            f"media {index + 1} of {count} did not come in the time that timeout_s leaves for it; "
+            "raise timeout_s or send a smaller one"
+        ) from None
     except TapetumError as error:
         place = f"media {index + 1} of {count}: " if count > 1 else ""
         name = _file_name(part)

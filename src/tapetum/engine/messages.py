@@ -17,7 +17,7 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Degradation, Geometry, MediaItem, ProcessorMode, Span
+from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, ProcessorMode, Span
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -68,6 +68,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     deadline_s: float | None
     is_sibling: bool
     prediction: bytes  # int32
+    left_out: tuple[MediaKind, ...]
 
 
 class Abort(Struct, frozen=True, tag=True):
@@ -138,13 +139,13 @@ Report = Ready | Failed | News | Beat | Answer
 
 def _encode_error(value: object) -> object:
     assert isinstance(value, TapetumError), f"{type(value).__name__} has no form on the line"
-    return (type(value).__name__, value.message, value.param)
+    return (type(value).__name__, value.message, value.param, value.wait_s)
 
 
 def _decode_error(kind: type, value: Any) -> object:
-    name, message, param = value
+    name, message, param, wait_s = value
     found = getattr(errors, name, EngineError)
-    return found(message, param=param)
+    return found(message, param=param, wait_s=wait_s)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_error)
@@ -175,6 +176,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         deadline_s=request.deadline_s,
         is_sibling=request.is_sibling,
         prediction=np.asarray(request.prediction, "<i4").tobytes(),
+        left_out=request.left_out,
     )
 
 
@@ -198,6 +200,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         deadline_s=message.deadline_s,
         is_sibling=message.is_sibling,
         prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
+        left_out=message.left_out,
     )
 
 

@@ -74,9 +74,10 @@ class Meters:
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
         self._media_sources: Counter[str] = Counter()
-        self._degradations: Counter[str] = Counter({"load": 0})
+        self._degradations: Counter[str] = Counter({"load": 0, "timeout": 0})
 
     def taken(self, request: Request) -> None:
+        self._degradations["timeout"] += len(request.left_out)
         for span in request.prompt.spans:
             self._histograms["media_fetch_seconds"].observe(span.item.fetch_s)
             self._histograms["media_decode_seconds"].observe(span.item.decode_s)

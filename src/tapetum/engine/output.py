@@ -13,7 +13,7 @@ from typing import Protocol
 from tapetum.core.errors import TapetumError
 from tapetum.core.media import Degradation, MediaItem, MediaKind, ProcessorMode
 from tapetum.core.plan import SampledToken
-from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
+from tapetum.core.request import FinishReason, Request, RequestStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,11 @@ class Decoder(Protocol):
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
 
-def media_reports(prompt: Prompt, stats: RequestStats | None = None) -> tuple[MediaReport, ...]:
-    """One report per picture or clip of the prompt, in order; where each came from once `stats` are known."""
-    items = [span.item for span in prompt.spans]
+def media_reports(request: Request, stats: RequestStats | None = None) -> tuple[MediaReport, ...]:
+    """One report per picture or clip, in order; where each came from once `stats` are known."""
+    if request.left_out:
+        return tuple(map(_left_out, request.left_out))
+    items = [span.item for span in request.prompt.spans]
     sources: Sequence[str | None] = stats.media_sources if stats else ()
     known = sources if len(sources) == len(items) else [None] * len(items)
     return tuple(_media_report(item, source) for item, source in zip(items, known, strict=True))
@@ -151,7 +153,7 @@ def output_of(
         prompt=text,
         prompt_token_ids=request.prompt.token_ids,
         outputs=(_completion(whole, tokenizer),),
-        media=media_reports(request.prompt, stats),
+        media=media_reports(request, stats),
         timing=timing_of(request, prepared_s, stats, len(whole.tokens)),
         num_cached_tokens=stats.num_cached_tokens,
     )
@@ -180,6 +182,18 @@ def _media_report(item: MediaItem, source: str | None) -> MediaReport:
         cache=source,
         processor=item.processor,
         degraded=item.degraded,
+    )
+
+
+def _left_out(kind: MediaKind) -> MediaReport:
+    return MediaReport(
+        type=kind,
+        original=(0, 0),
+        used=(0, 0),
+        frames=0 if kind == "video" else None,
+        visual_tokens=0,
+        cache=None,
+        degraded=Degradation(reason="timeout"),
     )
 
 

@@ -13,7 +13,14 @@ from functools import partial
 
 from tapetum.core.chat import ChatInput, MediaPart, TextInput
 from tapetum.core.config import MEDIA_BYTES
-from tapetum.core.errors import InvalidParameter, MediaTooLarge, PromptTooLong
+from tapetum.core.errors import (
+    DeadlineOutOfReach,
+    DeadlinePassed,
+    InvalidParameter,
+    MediaTimeout,
+    MediaTooLarge,
+    PromptTooLong,
+)
 from tapetum.core.media import Geometry, MediaItem, MediaKind
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.arrange import Arrangement, PromptRun, TextTokens, arrange
@@ -23,6 +30,7 @@ from tapetum.engine.forecast import Workload
 from tapetum.engine.loads import Loads, result_of
 from tapetum.engine.places import bind, check_count, check_ids, check_kinds, media_of
 from tapetum.engine.quality import Descent, Quality
+from tapetum.engine.timely import OnVisionTimeout, Timeliness, without_media
 from tapetum.engine.visual_budget import MediaLoader, within
 from tapetum.media.plan import MediaPlan
 from tapetum.text.runs import Run, split_ids, split_runs
@@ -47,6 +55,7 @@ class Terms:
     tenant: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    on_vision_timeout: OnVisionTimeout = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,7 +108,12 @@ class PromptBuilder:
     """Builds requests in two steps, `draft` and `complete`, or only foretells them; safe to call from many threads."""
 
     def __init__(
-        self, files: ModelFiles, loader: MediaLoader, limits: PromptLimits, quality: Quality | None = None
+        self,
+        files: ModelFiles,
+        loader: MediaLoader,
+        limits: PromptLimits,
+        quality: Quality | None = None,
+        timeliness: Timeliness | None = None,
     ) -> None:
         self._processor = files.processor
         self._tokenizer = files.tokenizer
@@ -108,6 +122,7 @@ class PromptBuilder:
         self._loader = loader
         self._limits = limits
         self._quality = quality
+        self._timeliness = timeliness
         self.feasibility = Feasibility(files.tokenizer)
         self._marks = {kind: text for text, kind in files.tokenizer.slot_texts.items()}
 
@@ -149,8 +164,20 @@ class PromptBuilder:
     def build(
         self, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads | None = None
     ) -> Request:
-        """Both steps at once."""
-        return self.complete(self.draft(prompt, sampling), terms, loads)
+        """Both steps at once. Media that do not come in time are left out, if the terms say so."""
+        draft, loads = self.draft(prompt, sampling), loads or Loads()
+        if self._timeliness is None or not draft.media:
+            return self.complete(draft, terms, loads)
+        text = self._workload(draft, draft.num_text_tokens, (), terms)
+        self._timeliness.check(terms.deadline_s, text)
+        if terms.on_vision_timeout == "reject" or not isinstance(prompt, ChatInput):
+            return self.complete(draft, terms, loads)
+        loads.limit(self._timeliness.seconds_for_media(terms.deadline_s, text))
+        try:
+            return self.complete(draft, terms, loads)
+        except (MediaTimeout, DeadlinePassed, DeadlineOutOfReach):
+            request = self.complete(self.draft(without_media(prompt), sampling), terms, loads)
+            return replace(request, left_out=tuple(part.kind for part in draft.media))
 
     def plan(
         self,
@@ -190,6 +217,9 @@ class PromptBuilder:
         num_visual = arrangement.num_visual_tokens
         self._check_length(arrangement.num_tokens - num_visual, num_visual)
         max_tokens = self._max_tokens(draft.sampling.max_tokens, arrangement.num_tokens)
+        if self._timeliness is not None and plans:
+            workload = self._workload(draft, arrangement.num_tokens, plans, terms)
+            self._timeliness.check(terms.deadline_s, workload)
         prompt = self._processor.layout(arrangement.filled(self._decoded(draft, plans, loads)))
         ends = frozenset() if draft.sampling.ignore_eos else self._defaults.eos_token_ids
         return Request(
@@ -204,6 +234,11 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
         )
+
+    def _workload(self, draft: Draft, num_tokens: int, plans: Sequence[MediaPlan], terms: Terms) -> Workload:
+        room = max(1, self._limits.max_model_len - num_tokens)
+        max_tokens = draft.sampling.max_tokens or self._defaults.max_new_tokens or room
+        return Workload.of(num_tokens, plans, priority=terms.priority, max_tokens=min(max_tokens, room))
 
     def _may_shrink(self, draft: Draft) -> bool:
         """A budget of the whole prompt says already how large its media are to be."""
@@ -233,7 +268,7 @@ class PromptBuilder:
         loads.begin(futures)
         try:
             for index, future in enumerate(futures):
-                plans.append(result_of(future, parts[index], index, len(parts)))
+                plans.append(result_of(future, parts[index], index, len(parts), loads.left_s))
                 num_bytes += 0 if parts[index].is_trusted else plans[-1].shot.num_bytes
                 self._check_bytes(num_bytes)
                 num_visual += plans[-1].geometry.num_tokens - 1
@@ -249,7 +284,9 @@ class PromptBuilder:
         futures = [self._loader.decode(plan) for plan in plans]
         loads.begin(futures)
         try:
-            items = [result_of(future, parts[i], i, len(parts)) for i, future in enumerate(futures)]
+            items = [
+                result_of(future, parts[i], i, len(parts), loads.left_s) for i, future in enumerate(futures)
+            ]
         finally:
             loads.end()
         return [

@@ -47,6 +47,7 @@ from tapetum.engine.places import media_of
 from tapetum.engine.preparation import Preparation, post
 from tapetum.engine.prompts import PromptInput, PromptPlan, Terms
 from tapetum.engine.remote import ProcessLink
+from tapetum.engine.timely import OnVisionTimeout, check_terms
 from tapetum.text.tokenizer import Tokenizer
 
 AnyPrompt = PromptInput | str | Mapping[str, object] | Sequence[object]
@@ -128,13 +129,14 @@ class AsyncEngine:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        on_vision_timeout: OnVisionTimeout = "reject",
         tenant: str = "",
     ) -> Generation:
         """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here.
 
         A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
         """
-        terms = self._terms(priority, timeout_s, tenant)
+        terms = self._terms(priority, timeout_s, tenant, on_vision_timeout)
         return await self._hand_in(await self._prepare(prompt, sampling, terms, has_to_cross=True))
 
     async def prompt(
@@ -283,7 +285,14 @@ class AsyncEngine:
             self._serving()
             raise EngineDead("the engine loop has ended or hangs; restart the server")
 
-    def _terms(self, priority: int, timeout_s: float | None, tenant: str) -> Terms:
+    def _terms(
+        self,
+        priority: int,
+        timeout_s: float | None,
+        tenant: str,
+        on_vision_timeout: OnVisionTimeout = "reject",
+    ) -> Terms:
+        check_terms(priority, timeout_s, on_vision_timeout)
         now = self._link.clock()
         return Terms(
             request_id=new_request_id(),
@@ -291,6 +300,7 @@ class AsyncEngine:
             tenant=tenant,
             priority=priority,
             deadline_s=None if timeout_s is None else now + timeout_s,
+            on_vision_timeout=on_vision_timeout,
         )
 
     async def _prepare(

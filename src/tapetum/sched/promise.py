@@ -48,6 +48,7 @@ class Prospect:
     slowest_s: float = 0.0  # of the decodes, should every step last to its limit
     alone_s: float = 0.0  # of all of it, with the engine to itself
     num_steps: float = 0.0  # of the decodes
+    within_s: float = 0.0  # nearly all such requests end
 
     @property
     def first_token_s(self) -> float:
@@ -75,6 +76,25 @@ def prospect_of(load: Load, *, encode_s: float, prefill_s: float, num_tokens: fl
     )
 
 
+def check_in_time(left_s: float, prospect: Prospect) -> None:
+    """Raise the refusal of a request that would not end within `left_s`: DeadlineOutOfReach where it would after a
+    wait, DeadlinePassed where it would not with the engine to itself."""
+    if prospect.alone_s > left_s:
+        raise DeadlinePassed(
+            f"request would take about {prospect.alone_s:.3f} s on an idle engine, its timeout_s leaves "
+            f"{left_s:.3f} s; raise timeout_s, lower max_tokens or send smaller pictures",
+            param="timeout_s",
+        )
+    wait_s = prospect.within_s - left_s
+    if wait_s > 0:
+        raise DeadlineOutOfReach(
+            f"request would end after about {prospect.within_s:.3f} s, {prospect.queue_s:.3f} s of them in the queue, "
+            f"its timeout_s leaves {left_s:.3f} s; come back in {wait_s:.1f} s or raise timeout_s",
+            param="timeout_s",
+            wait_s=wait_s,
+        )
+
+
 class Promises:
     """What was predicted of requests beside what came, and what may be promised by that."""
 
@@ -97,25 +117,6 @@ class Promises:
         pace_s = self._paces.quantile(KEPT_SHARE, 0.0)
         decode_s = min(max(prospect.num_steps * pace_s, prospect.decode_s), prospect.slowest_s)
         return self.margin(has_media=has_media) * prospect.first_token_s + decode_s
-
-    def check(self, left_s: float, prospect: Prospect, *, has_media: bool, is_idle: bool = False) -> None:
-        """Raise the refusal of a request that would not end within `left_s`: DeadlineOutOfReach where it would after
-        a wait, DeadlinePassed where it would not with the engine to itself."""
-        if prospect.alone_s > left_s:
-            raise DeadlinePassed(
-                f"request would take about {prospect.alone_s:.3f} s on an idle engine, its timeout_s leaves "
-                f"{left_s:.3f} s; raise timeout_s, lower max_tokens or send smaller pictures",
-                param="timeout_s",
-            )
-        seconds = self.seconds(prospect, has_media=has_media)
-        if is_idle or seconds <= left_s:
-            return
-        raise DeadlineOutOfReach(
-            f"request would end after about {seconds:.3f} s, {prospect.queue_s:.3f} s of them in the queue, its "
-            f"timeout_s leaves {left_s:.3f} s; come back in {seconds - left_s:.1f} s or raise timeout_s",
-            param="timeout_s",
-            wait_s=seconds - left_s,
-        )
 
     def observe_first(
         self, predicted_s: float, took_s: float, *, has_media: bool, is_late: bool = False

@@ -7,6 +7,7 @@ with a deadline is checked when it comes, before it is admitted, and before ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from tapetum.cache.ledger import Ledger
@@ -20,7 +21,7 @@ from tapetum.core.stats import Backlog
 from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
 from tapetum.sched.encode import ENCODE_SHARE
 from tapetum.sched.progress import Progress
-from tapetum.sched.promise import Load, Prospect, prospect_of
+from tapetum.sched.promise import Load, Prospect, check_in_time, prospect_of
 from tapetum.sched.queued import Sum
 from tapetum.sched.roster import Roster
 from tapetum.sched.settle import Encodes
@@ -42,35 +43,42 @@ class Prospects:
 
     def check(self, request: Request, now: float) -> Prospect:
         """What is predicted of a request that comes now; raises where that is past its deadline."""
-        promises, has_media = self._roster.promises, bool(request.prompt.spans)
-        prospect = self.of(request)
+        prospect = self._of(request, num_found=0)
         if request.deadline_s is None:
             return prospect
         left_s = request.deadline_s - now
         try:
-            promises.check(left_s, prospect, has_media=has_media, is_idle=not self._roster.num_live)
+            check_in_time(left_s, prospect)
         except (DeadlineOutOfReach, DeadlinePassed):
-            prospect = self.of(request, num_found=self._ledger.num_found(RequestState(request)))
-            promises.check(left_s, prospect, has_media=has_media, is_idle=not self._roster.num_live)
+            prospect = self._of(request, self._ledger.num_found(RequestState(request)))
+            check_in_time(left_s, prospect)
         return prospect
 
-    def of(self, request: Request, num_found: int = 0) -> Prospect:
-        """Predicted of a request that comes now, with so many tokens found in the prefix tree."""
-        encode_s = self._encode_s(request.prompt.spans, set(), num_found)
+    def _of(self, request: Request, num_found: int) -> Prospect:
+        """With so many tokens found in the prefix tree."""
         length = request.num_prompt_tokens - num_found
         return self.prospect(
             request.priority,
-            encode_s=encode_s,
+            encode_s=self._encode_s(request.prompt.spans, set(), num_found),
             prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(num_found, length)),
-            num_tokens=self._roster.promises.answer_tokens(_least_tokens(request), request.max_tokens),
+            min_tokens=_least_tokens(request),
+            max_tokens=request.max_tokens,
         )
 
     def prospect(
-        self, priority: int, *, encode_s: float, prefill_s: float, num_tokens: float = 1
+        self, priority: int, *, encode_s: float, prefill_s: float, min_tokens: int = 1, max_tokens: int = 1
     ) -> Prospect:
-        """The same of one that is known by its costs alone."""
-        load = self._load(priority, has_encode=encode_s > 0)
-        return prospect_of(load, encode_s=encode_s, prefill_s=prefill_s, num_tokens=num_tokens)
+        """Of a request that comes now with so much to do. May be asked from another thread."""
+        promises = self._roster.promises
+        prospect = prospect_of(
+            self._load(priority, has_encode=encode_s > 0),
+            encode_s=encode_s,
+            prefill_s=prefill_s,
+            num_tokens=promises.answer_tokens(min_tokens, max_tokens),
+        )
+        if not self._roster.num_live:
+            return replace(prospect, within_s=prospect.alone_s)
+        return replace(prospect, within_s=promises.seconds(prospect, has_media=encode_s > 0))
 
     @property
     def backlog(self) -> Backlog:

@@ -19,7 +19,7 @@ from tapetum.core.plan import SampledToken, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
-from tapetum.sched.promise import Promises
+from tapetum.sched.promise import Promises, Prospect
 from tapetum.sched.queue import RankedQueue, rank_of
 from tapetum.sched.queued import Queued
 
@@ -66,8 +66,7 @@ class Roster:
             span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
         )
 
-    def add(self, request: Request, now: float, predicted_s: float = 0.0) -> None:
-        """One whose first token is predicted after so many seconds."""
+    def add(self, request: Request, now: float, prospect: Prospect) -> None:
         if request.request_id in self._live:
             raise InvalidParameter(
                 f"request_id {request.request_id!r} is in use by a live request; choose another",
@@ -81,7 +80,8 @@ class Roster:
             encode_s=encode_s,
             prefill_s=prefill_s,
             added_s=now,
-            predicted_s=predicted_s,
+            predicted_s=prospect.first_token_s,
+            had_encode=prospect.encode_s > 0,
         )
         self._live[request.request_id] = progress
         self._push_waiting(progress)
@@ -207,13 +207,12 @@ class Roster:
         if reason in ("abort", "error") and not is_late:
             return
         end_s = now if request.deadline_s is None or not is_late else max(now, request.deadline_s)
-        has_media = bool(request.prompt.spans)
         num_tokens, token_s = len(progress.state.output_token_ids), progress.state.first_token_s
         first_token_s = end_s if token_s is None else token_s
         self.promises.observe_first(
             progress.predicted_s,
             first_token_s - progress.added_s,
-            has_media=has_media,
+            has_media=progress.had_encode,
             is_late=token_s is None,
         )
         self.promises.observe_rest(num_tokens - 1, end_s - first_token_s)

@@ -60,7 +60,7 @@ class Scheduler:
                 f"{self.num_waiting} requests wait, limit {self._config.max_queue_len}; "
                 "try again later or raise --max-queue-len"
             )
-        self._roster.add(request, now, self._prospects.check(request, now).first_token_s)
+        self._roster.add(request, now, self._prospects.check(request, now))
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request for its client; None if it has ended already."""
@@ -96,9 +96,13 @@ class Scheduler:
     def backlog(self) -> Backlog:
         return self._prospects.backlog
 
-    def prospect(self, priority: int, *, encode_s: float, prefill_s: float) -> Prospect:
+    def prospect(
+        self, priority: int, *, encode_s: float, prefill_s: float, min_tokens: int = 1, max_tokens: int = 1
+    ) -> Prospect:
         """What is predicted of a request that comes now with so much to do. May be asked from another thread."""
-        return self._prospects.prospect(priority, encode_s=encode_s, prefill_s=prefill_s)
+        return self._prospects.prospect(
+            priority, encode_s=encode_s, prefill_s=prefill_s, min_tokens=min_tokens, max_tokens=max_tokens
+        )
 
     @property
     def media_keys(self) -> tuple[bytes, ...]:

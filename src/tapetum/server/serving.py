@@ -18,7 +18,7 @@ from starlette.types import Scope
 from tapetum.core.config import ServerConfig
 from tapetum.core.errors import MediaError, Overloaded, TapetumError
 from tapetum.engine.service import AsyncEngine
-from tapetum.server.errors import Draining, ModelNotFound, RateLimited, tell
+from tapetum.server.errors import Draining, ModelNotFound, tell
 from tapetum.server.logs import RequestRecord, frame_record, record_of
 from tapetum.server.quota import QUOTA
 from tapetum.server.stream import as_json, until_gone
@@ -81,7 +81,7 @@ class Serving:
         if isinstance(error, MediaError) and error.param is None:
             error.param = _MEDIA_FIELDS.get(scope["path"], "messages")
         wait_s = 1.0
-        if isinstance(error, RateLimited):
+        if error.wait_s is not None:
             wait_s = error.wait_s
         elif isinstance(error, Overloaded):
             wait_s = min(self.engine.backlog_s - (self.config.max_queue_s or 0.0), _MAX_RETRY_S)

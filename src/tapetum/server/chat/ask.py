@@ -35,6 +35,7 @@ async def ask_chat(serving: Serving, question: ChatQuestion, *, tenant: str) -> 
         replace(sampling, grammar=_with_tools(sampling.grammar, use, style, thinking)),
         priority=priority_number(asked.priority),
         timeout_s=asked.timeout_s,
+        on_vision_timeout=asked.on_vision_timeout or "reject",
         tenant=tenant,
     )
     return Reply(

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tapetum.core.request import SamplingParams
+from tapetum.engine.timely import MAX_PRIORITY, MAX_TIMEOUT_S, OnVisionTimeout
 from tapetum.server.chat.formats import FormatFields, grammar_of
 
 MAX_CHOICES = 128
 MAX_SALT = 1024  # characters; it is part of every key
-MAX_TIMEOUT_S = 86_400  # a day
 PriorityClass = Literal["interactive", "standard", "economy", "background"]
-Priority = PriorityClass | Annotated[int, Meta(ge=-1000, le=1000)]
+Priority = PriorityClass | Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 _PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
 
 
@@ -51,6 +51,7 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT)] | None = None
     priority: Priority | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    on_vision_timeout: OnVisionTimeout | None = None
     # goes into a header of the answer
     request_id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")] | None = None
 

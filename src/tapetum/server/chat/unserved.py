@@ -27,7 +27,6 @@ class UnservedFields(Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: object = None
     length_penalty: object = None
     modalities: object = None
-    on_vision_timeout: object = None
     prediction: object = None
     prompt_logprobs: object = None
     reasoning_effort: object = None
