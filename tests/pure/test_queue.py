@@ -20,7 +20,7 @@ class _Item:
 
 
 def _rank(priority: int, arrival_s: float, order: int = 0) -> Rank:
-    return rank_of(make_request("r", [1], priority=priority, arrival_s=arrival_s), order)
+    return rank_of(make_request("r", [1], priority=priority), order, arrival_s)
 
 
 @given(CLASSES, ARRIVALS, CLASSES, ARRIVALS)
@@ -43,7 +43,7 @@ def test_ties_go_by_arrival_then_order() -> None:
 @given(st.lists(st.tuples(CLASSES, ARRIVALS), max_size=30), st.randoms(use_true_random=False))
 def test_queue_is_sorted_and_removes_the_very_item(entries: list[tuple[int, float]], random) -> None:
     items = [_Item(_rank(priority, arrival, order)) for order, (priority, arrival) in enumerate(entries)]
-    queue: RankedQueue[_Item] = RankedQueue()
+    queue: RankedQueue[_Item] = RankedQueue(lambda item: item.rank)
     for item in items:
         queue.push(item)
     random.shuffle(items)

@@ -22,6 +22,7 @@ _SOURCE_ORDER = ("prefix", "device", "miss")  # the one that took most work is t
 class Progress:
     state: RequestState
     rank: Rank
+    account: str = ""  # whose turn it takes
     encode_s: float = 0.0  # predicted when it came, should nothing of it be cached
     prefill_s: float = 0.0
     added_s: float = 0.0
@@ -35,6 +36,10 @@ class Progress:
     @property
     def request_id(self) -> str:
         return self.state.request.request_id
+
+    @property
+    def work_s(self) -> float:
+        return self.encode_s + self.prefill_s
 
     @property
     def is_decoding(self) -> bool:

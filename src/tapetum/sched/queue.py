@@ -3,14 +3,15 @@
 Effective priority at time `now` is `priority − (now − arrival) / AGEING_S`; the smallest is first. All requests age at
 the same rate, so the order of two of them never changes and one fixed number, `priority + arrival / AGEING_S`, ranks
 them for good. That is the bound against starvation: a request is passed only by better classes, and only by
-those that arrive within AGEING_S seconds after it for each class between them.
+those that arrive within AGEING_S seconds after it for each class between them. Tenants take turns within it
+(fairness.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 from tapetum.core.request import Request
 
@@ -21,31 +22,25 @@ class Rank(NamedTuple):
     """Smaller is earlier. No two requests have the same `order`."""
 
     score: float
-    arrival_s: float
+    since_s: float
     order: int
+    priority: int
 
 
-def rank_of(request: Request, order: int) -> Rank:
-    return Rank(request.priority + request.arrival_s / AGEING_S, request.arrival_s, order)
+def rank_of(request: Request, order: int, since_s: float) -> Rank:
+    """Of a request that ages since then."""
+    return Rank(request.priority + since_s / AGEING_S, since_s, order, request.priority)
 
 
-class Ranked(Protocol):
-    @property
-    def rank(self) -> Rank: ...
-
-
-T = TypeVar("T", bound=Ranked)
-
-
-def _rank(item: Ranked) -> Rank:
-    return item.rank
+T = TypeVar("T")
 
 
 class RankedQueue(Generic[T]):
-    """Items in rank order: the first is served first, the last gives way first."""
+    """Items in the order of their ranks: the first is served first, the last gives way first."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Callable[[T], Rank]) -> None:
         self._items: list[T] = []
+        self._rank = rank
 
     def __len__(self) -> int:
         return len(self._items)
@@ -62,9 +57,9 @@ class RankedQueue(Generic[T]):
         return self._items[-1]
 
     def push(self, item: T) -> None:
-        insort(self._items, item, key=_rank)
+        insort(self._items, item, key=self._rank)
 
     def remove(self, item: T) -> None:
-        index = bisect_left(self._items, item.rank, key=_rank)
+        index = bisect_left(self._items, self._rank(item), key=self._rank)
         assert self._items[index] is item, "not in the queue"
         del self._items[index]

@@ -7,29 +7,33 @@ a place in a queue. Which request moves when is the scheduler's decision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
 from tapetum.core.media import MediaItem
-from tapetum.core.plan import SampledToken, TokenEvent
+from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
+from tapetum.core.tenant import account_of
+from tapetum.sched.charges import charges_of_encodes, charges_of_rows
 from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.promise import Promises, Prospect
 from tapetum.sched.queue import RankedQueue, rank_of
 from tapetum.sched.queued import Queued
+from tapetum.sched.turns import Turns, seat_of
 
 _NEWEST = 0.1  # how much the newest stay counts in their average
 
 
 class Roster:
     def __init__(self, ledger: Ledger, visual: VisualCache, cost: CostModel) -> None:
-        self.waiting: RankedQueue[Progress] = RankedQueue()
-        self.running: RankedQueue[Progress] = RankedQueue()
+        self.waiting: RankedQueue[Progress] = RankedQueue(attrgetter("rank"))
+        self.running: RankedQueue[Progress] = RankedQueue(seat_of)
         self.finished: Counter[str] = Counter()
         self.num_preemptions = 0
         self.prefix_queries = 0  # tokens looked up at first admissions
@@ -39,6 +43,7 @@ class Roster:
         self._cost = cost
         self.queued = Queued()
         self.promises = Promises()
+        self.turns = Turns()
         self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
@@ -47,6 +52,11 @@ class Roster:
 
     def find(self, request_id: str) -> Progress | None:
         return self._live.get(request_id)
+
+    @property
+    def victim(self) -> Progress:
+        """Who gives way first: of those that run one of the lowest class, the last that was let in."""
+        return self.running.last
 
     @property
     def num_live(self) -> int:
@@ -76,7 +86,8 @@ class Roster:
         encode_s, prefill_s = self._predicted(request)
         progress = Progress(
             RequestState(request),
-            rank_of(request, self._num_added),
+            rank_of(request, self._num_added, request.arrival_s),
+            account_of(request.tenant),
             encode_s=encode_s,
             prefill_s=prefill_s,
             added_s=now,
@@ -92,7 +103,6 @@ class Roster:
         """From waiting to running, with blocks reserved and so many tokens in them computed already."""
         state = progress.state
         self._remove_waiting(progress)
-        self.running.push(progress)
         state.phase = Phase.RUNNING
         progress.begin(num_matched)
         if state.first_scheduled_s is None:
@@ -100,6 +110,7 @@ class Roster:
             state.num_cached_tokens = num_matched
             self.prefix_queries += state.num_tokens
             self.prefix_hits += num_matched
+        self.running.push(progress)
 
     def preempt(self, progress: Progress) -> None:
         """From running back to waiting: everything held is given back, outputs and rank are kept."""
@@ -110,6 +121,15 @@ class Roster:
         state.num_preemptions += 1
         self.num_preemptions += 1
         self._give_back(progress)
+
+    def charge(self, plan: BatchPlan, owners: Sequence[Progress], result: StepResult) -> None:
+        """What a step has done counts for the turns of those it was done for; before any of it is taken over."""
+        for job, seconds in charges_of_encodes(plan.encodes, result, self._cost):
+            for request_id in self._visual.waiters(self._visual.key_of(job.item))[:1]:
+                if progress := self._live.get(request_id):
+                    self.turns.charge(progress.account, seconds)
+        for account, seconds in charges_of_rows(plan.rows, owners, result, self._cost).items():
+            self.turns.charge(account, seconds)
 
     def end(
         self,
@@ -181,10 +201,12 @@ class Roster:
     def _push_waiting(self, progress: Progress) -> None:
         self.waiting.push(progress)
         self.queued.push(progress)
+        self.turns.push(progress)
 
     def _remove_waiting(self, progress: Progress) -> None:
         self.waiting.remove(progress)
         self.queued.remove(progress)
+        self.turns.remove(progress)
 
     def _is_live(self, deadline: tuple[float, int, str]) -> bool:
         """Whether it belongs to a live request, and to this use of the id."""

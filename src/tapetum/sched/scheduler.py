@@ -4,7 +4,7 @@
 the plan and returns the news of requests. Every plan is committed or abandoned, an empty one too. In between, anything
 may be added or aborted: what a plan in flight brings for an ended request is dropped. `foresee` may plan one step more
 behind the plan in flight, which is committed in its turn, or withdrawn. Order within a step: running decodes (all of
-them, every step), prefills under way, admissions; each in rank order. Clock and results come in as arguments.
+them, every step), prefills under way, admissions; the last two in turn. Clock and results come in as arguments.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class Scheduler:
         self._news += self._roster.end_expired(now)
         self._news += self._prospects.end_hopeless(now)
         self._encodes.drop_for_nobody()
+        self._roster.turns.begin(self._roster.running, now)
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
         draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
         self._add_decodes(draft)
@@ -169,8 +170,9 @@ class Scheduler:
         """Take over what a step produced: tokens, full blocks, features, failures."""
         assert result.step == plan.step, f"result of step {result.step} for plan {plan.step}"
         news, self._news = self._news, []
-        news += self._encodes.settle(plan, result, now)
         owners = self._owners.pop(plan.step)
+        self._roster.charge(plan, owners, result)
+        news += self._encodes.settle(plan, result, now)
         for row, progress in zip(plan.rows, owners, strict=True):
             if progress.state.phase is Phase.FINISHED:
                 continue
@@ -223,13 +225,13 @@ class Scheduler:
         )
 
     def _add_decodes(self, draft: Draft) -> None:
-        """A row for every decode; where blocks run out, the last in rank give way."""
+        """A row for every decode, in order of seats; where blocks run out, the last give way."""
         running = self._roster.running
         for progress in tuple(running):
             if progress.state.phase is not Phase.RUNNING or not progress.is_decoding:
                 continue
             while not self._ledger.extend(progress.state):
-                victim = running.last
+                victim = self._roster.victim
                 self._roster.preempt(victim)
                 if victim is progress:
                     break
@@ -237,12 +239,11 @@ class Scheduler:
                 draft.add_decode(progress)
 
     def _add_prefills(self, draft: Draft) -> None:
-        """A chunk for the prefills under way, in rank order, as far as the step goes.
+        """A chunk for the prefills under way, in turn, as far as the step goes.
 
         One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
         """
-        running = self._roster.running
-        prefills = [progress for progress in running if not progress.is_decoding]
+        prefills = self._roster.turns.prefills(self._roster.running)
         behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
         if self.num_running < self._max_running:
             behind += islice(self._roster.waiting, _LOOKAHEAD)
@@ -253,13 +254,13 @@ class Scheduler:
                 draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
 
     def _admit(self, draft: Draft, now: float) -> None:
-        """Let requests in, strictly in rank order, while the step has use for them.
+        """Let requests in, strictly in turn, while the step has use for them.
 
         Each leaves one block to every request that runs, for the tokens these are about to make.
         """
-        waiting = self._roster.waiting
-        while waiting and self.num_running < self._max_running and draft.has_room:
-            progress = waiting.first
+        for progress in self._roster.turns.waiting():
+            if self.num_running >= self._max_running or not draft.has_room:
+                break
             num_matched = self._ledger.admit(progress.state, spare=self.num_running)
             if num_matched is None:
                 break

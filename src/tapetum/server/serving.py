@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from tapetum.core.config import ServerConfig
 from tapetum.core.errors import MediaError, Overloaded, TapetumError
+from tapetum.core.tenant import salted
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.errors import Draining, ModelNotFound, tell
 from tapetum.server.logs import RequestRecord, frame_record, record_of
@@ -102,8 +103,7 @@ class Serving:
 
 def tenant_of(scope: Scope, salt: str | None) -> str:
     """What separates the caches of one client from those of others: whose key it has, and the salt it sent."""
-    tenant = str(scope.get(TENANT, ""))
-    return f"{len(tenant)}:{tenant}{salt or ''}" if tenant else salt or ""
+    return salted(str(scope.get(TENANT, "")), salt or "")
 
 
 async def read_as(request: Request, parse: Callable[[bytes], T]) -> T:

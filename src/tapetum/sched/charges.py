@@ -1,0 +1,46 @@
+"""What the work of a step costs, by whom it was done for, in predicted seconds.
+
+What a step costs however little it does is charged to nobody. What is cached is not done, so it is not charged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.plan import EncodeJob, Row, StepResult
+from tapetum.sched.progress import Progress
+
+
+def charges_of_encodes(
+    jobs: Sequence[EncodeJob], result: StepResult, cost: CostModel
+) -> Iterator[tuple[EncodeJob, float]]:
+    """For as much as was encoded, which may be more than was planned."""
+    if not jobs:
+        return
+    _, per_patch, per_square = cost.encode_coefficients
+    for job in jobs:
+        geometry = job.item.geometry
+        whole = per_patch * geometry.num_patches + per_square * geometry.squares
+        yield job, (result.encoded.get(job.item.key, job.end) - job.start) * whole
+
+
+def charges_of_rows(
+    rows: Sequence[Row], owners: Sequence[Progress], result: StepResult, cost: CostModel
+) -> Mapping[str, float]:
+    """By account. `result` may have the tokens of several decodes of a row; guesses cost as a chunk does."""
+    _, per_decode, per_context, per_token, per_pair = cost.step_coefficients
+    charges: defaultdict[str, float] = defaultdict(float)
+    for row, owner in zip(rows, owners, strict=True):
+        if not owner.is_decoding:
+            seconds = per_token * row.length + per_pair * chunk_context(row.start, row.length)
+        elif row.guess:
+            num_guessed = len(row.guess)
+            seconds = per_decode + per_context * row.start
+            seconds += per_token * num_guessed + per_pair * chunk_context(row.start, num_guessed)
+        else:
+            count = len(result.tokens.get(row.request_id, ()))
+            seconds = count * (per_decode + per_context * (row.start + count / 2))
+        charges[owner.account] += seconds
+    return charges
