@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapetum.media.plan import MediaPlan
 from tapetum.sched.promise import Prospect
@@ -41,4 +41,4 @@ class Forecast:
     is_held: tuple[bool, ...]  # on the device as features or in cached keys and values
     prefill_s: float  # should nothing of the prompt be cached
     queue_s: float
-    prospect: Prospect = Prospect()  # from the queue to the end of the answer
+    prospect: Prospect = field(default_factory=Prospect)  # from the queue to the end of the answer

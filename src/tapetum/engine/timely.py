@@ -19,6 +19,7 @@ from tapetum.sched.promise import check_in_time
 
 OnVisionTimeout = Literal["reject", "text_only"]
 MAX_PRIORITY = 1000
+_SPARE = 0.2  # of the time, for what nobody foretells when a prompt is laid out again without its media
 MAX_TIMEOUT_S = 86_400  # a day
 LEFT_OUT: dict[MediaKind, str] = {
     "image": "[A picture was left out here: it could not be read in time.]",
@@ -66,7 +67,8 @@ class Timeliness:
         """How long media may take if their prompt is to be answered without them then; None = as long as they like."""
         if deadline_s is None:
             return None
-        return max(0.0, deadline_s - self._clock() - self._forecast(text).prospect.within_s)
+        left_s = deadline_s - self._clock()
+        return max(0.0, (1 - _SPARE) * left_s - self._forecast(text).prospect.within_s)
 
 
 def without_media(prompt: ChatInput) -> ChatInput:
