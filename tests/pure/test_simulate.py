@@ -139,7 +139,8 @@ def test_the_ladder_makes_pictures_smaller_while_others_wait_and_no_others() -> 
     known = replace(shape, media=(replace(shape.media[0], content="x"),))
     text = Shape(name="text", prompt_tokens=50, output_tokens=2)
     trace = [Arrival(at_s=0.01 * number, shape=(shape, known, text)[number % 3]) for number in range(30)]
-    simulation = Simulation(setup_of(ladder_s=20.0), tapetum)
+    schedule = ScheduleConfig(itl_target_ms=30.0, quality_ladder_s=20.0)
+    simulation = Simulation(replace(setup_of(), schedule=schedule), tapetum)
     simulation.run(trace)
     rungs = {
         name: [outcome.rung for outcome in told(simulation) if outcome.arrival.shape is wanted]

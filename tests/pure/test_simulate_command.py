@@ -120,6 +120,7 @@ def test_a_file_is_played_and_everything_written(tmp_path: Path) -> None:
         (["--load", "0"], "--load"),
         (["--load", "nan"], "--load"),
         (["--noise", "-1"], "--noise"),
+        (["--quality-ladder", "0"], "--quality-ladder"),
         (["--itl-target-ms", "0"], "--itl-target-ms"),
         (["--max-queue-seconds", "-3"], "--max-queue-seconds"),
         (["--replicas", "0"], "--replicas"),

@@ -70,7 +70,6 @@ def simulate(
         schedule=_schedule(options),
         num_replicas=replicas,
         max_queue_s=ServerConfig(max_queue_s=_number(options["max_queue_s"])).max_queue_s,
-        ladder_s=_ladder(_number(options["ladder_s"])),
         noise=_noise(float(str(options["noise"]))),
         seed=seed,
     )
@@ -90,7 +89,11 @@ def simulate(
 
 
 def _schedule(options: dict[str, object]) -> ScheduleConfig:
-    return ScheduleConfig(schedule=options["schedule"], max_num_seqs=options["max_num_seqs"])  # type: ignore[arg-type]
+    return ScheduleConfig(
+        schedule=options["schedule"],  # type: ignore[arg-type]
+        max_num_seqs=int(str(options["max_num_seqs"])),
+        quality_ladder_s=_number(options["ladder_s"]),
+    )
 
 
 def _arrivals(
@@ -115,12 +118,6 @@ def _arrivals(
     if load is not None and not 0 < load < float("inf"):
         raise ConfigError(f"--load is {load:g}, must be above 0, such as 1.2")
     return draw(PRESETS[source], setup, int(str(options["num_prompts"])), load)
-
-
-def _ladder(given: float | None) -> float | None:
-    if given is not None and not 0 < given < float("inf"):
-        raise ConfigError(f"--quality-ladder is {given:g}, must be above 0, such as 5")
-    return given
 
 
 def _noise(given: float) -> float:

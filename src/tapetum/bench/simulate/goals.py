@@ -91,8 +91,8 @@ def ladder_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
     setup = keeping(setup, trace)
     target_s = Promise().ttft_s(Prompts(coefficients).unloaded(PICTURE))
     with_ladder, without = (
-        study("overload", trace, replace(setup, ladder_s=ladder_s), has_baseline=False).ours.num_good
-        for ladder_s in (target_s, None)
+        study("overload", trace, replace(setup, schedule=schedule), has_baseline=False).ours.num_good
+        for schedule in (replace(setup.schedule, quality_ladder_s=target_s), setup.schedule)
     )
     return with_ladder / max(without, 1)
 

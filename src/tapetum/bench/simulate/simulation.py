@@ -36,7 +36,6 @@ class Setup:
     kv_bytes: int = _KV_BYTES  # of a replica
     cache: CacheConfig = field(default_factory=CacheConfig)
     max_queue_s: float | None = None
-    ladder_s: float | None = None  # the time to the first token that the ladder keeps to
     noise: float = 0.0
     seed: int = 0
     is_leaping: bool = True
@@ -69,7 +68,8 @@ class Simulation:
         ]
         self._prompts = Prompts(setup.coefficients)
         self._max_queue_s = setup.max_queue_s
-        target_s = setup.ladder_s if build is tapetum else None  # a plain engine has no ladder
+        # a plain engine has no ladder
+        target_s = setup.schedule.quality_ladder_s if build is tapetum else None
         self._quality = None if target_s is None else Quality(target_s, self._prompts)
 
     @property
