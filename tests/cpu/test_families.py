@@ -17,16 +17,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from tapetum import LLM, SamplingParams
-from tapetum.core.media import MediaItem
+from tapetum.core.chat import MediaPart
+from tapetum.core.config import MediaConfig
+from tapetum.core.media import PARTS, MediaItem
 from tapetum.core.plan import Row
 from tapetum.core.request import Request
 from tapetum.engine.build import build_engine
+from tapetum.engine.files import ModelFiles
 from tapetum.engine.front import Front
 from tapetum.engine.inputs import chat_input
 from tapetum.engine.options import config_from
 from tapetum.engine.prompts import Terms
+from tapetum.media.ingest import Ingest
 from tapetum.models.base import VisionLanguageModel
 from tapetum.models.encoding import Encoding
 from tapetum.models.table import load_model
@@ -253,3 +258,21 @@ def _write_measured(case: Case) -> None:
     }
     values[name] = {"test": f"tests/cpu/test_families.py [{name}]", **rounded}
     MEASURED.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def test_a_lower_rung_is_never_larger(case: Case) -> None:
+    """Families of one size, and pictures as small as a family takes them, stay as they are."""
+    processor = ModelFiles.load(case.directory).processor
+    if "image" not in processor.media_tokens:
+        return
+    ingest = Ingest(processor, MediaConfig(), workers=1)
+    try:
+        for size in ((64, 48), (300, 300), (1000, 300), (640, 1800)):
+            part = MediaPart(kind="image", source=Image.new("RGB", size))
+            whole = ingest.plan(part, tenant="").result(10)
+            rungs = [whole, *(ingest.shrunk(whole, PARTS[rung]) for rung in PARTS if rung != "high")]
+            patches = [plan.geometry.num_patches for plan in rungs]
+            assert patches == sorted(patches, reverse=True), size
+            assert all(plan is whole or plan.alias != whole.alias for plan in rungs), size
+    finally:
+        ingest.close()

@@ -136,7 +136,9 @@ class Descent:
         self._loads.begin(looks)
         try:
             for index, look in zip(places, looks, strict=True):
-                self._is_still[index] = result_of(look, self._parts[index], index, len(self._parts))
+                self._is_still[index] = result_of(
+                    look, self._parts[index], index, len(self._parts), self._loads.left_s
+                )
         finally:
             self._loads.end()
 
