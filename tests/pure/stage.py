@@ -108,7 +108,7 @@ class Stage:
         assert stats.num_held_blocks == stats.num_running == stats.num_waiting == 0
         assert not self.scheduler.has_work
         assert not self.executor.request_ids and not self.executor.encode_keys
-        assert self.scheduler._encodes.under_way is None
+        assert not self.scheduler._encodes.under_way
         assert stats.feature_bytes <= self.scheduler._visual.capacity_bytes
         assert stats.num_free_blocks + stats.num_cached_blocks == self.scheduler._ledger.pool.num_blocks
         assert self.scheduler._visual.num_pinned == 0

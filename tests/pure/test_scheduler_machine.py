@@ -133,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self) -> None:
         scheduler, roster = self.stage.scheduler, self.stage.scheduler._roster
         decoding = {progress.request_id for progress in roster.running if progress.is_decoding}
-        was_under_way = scheduler._encodes.under_way.item if scheduler._encodes.under_way else None
+        was_under_way = [current.item for current in scheduler._encodes.under_way]
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
         max_rows, max_tokens, max_visual = self.limits
@@ -147,15 +147,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         out_of_time = {event.request_id for event in scheduler._news}
         assert left_out <= preempted | out_of_time
 
-    def _check_slices(self, before: MediaItem | None) -> None:
-        """An encode under way goes on in every step, while somebody waits for it, and it is the only one."""
+    def _check_slices(self, before: list[MediaItem]) -> None:
+        """The encode that is due first goes on in every step, while somebody waits for it; two are under way at most."""
         under_way = self.stage.scheduler._encodes.under_way
         unfinished = [job for job in self.in_flight.encodes if job.end < 1]
-        assert [job.item for job in unfinished] == ([under_way.item] if under_way else [])
+        assert len(under_way) <= 2 and [job.item for job in unfinished] == [
+            current.item for current in under_way[:1]
+        ]
+        assert list(under_way) == sorted(under_way, key=lambda current: current.due_s)
         wanted = {span.key for name in self._live() for span in self.requests[name].prompt.spans}
-        goes_on = before is None or before.key in {job.item.key for job in self.in_flight.encodes}
-        assert goes_on or before.key in self.in_flight.dropped_features
-        assert not unfinished or unfinished[0].item.key in wanted
+        assert all(current.item.key in wanted for current in under_way)
+        gone = {job.item.key for job in self.in_flight.encodes if job.end == 1}
+        gone |= {current.item.key for current in under_way} | set(self.in_flight.dropped_features)
+        assert all(item.key in gone for item in before)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()

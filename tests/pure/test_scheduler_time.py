@@ -56,7 +56,7 @@ def _prefill(stage: Stage, request_id: str, segments: object) -> list[int]:
 
 @pytest.mark.parametrize(
     ("schedule", "chunks"),
-    [("balanced", [40, 40, 40, 40, 40]), ("interactive", [15] * 13 + [5]), ("throughput", [200])],
+    [("balanced", [40, 40, 40, 40, 40]), ("interactive", [4] * 50), ("throughput", [200])],
 )
 def test_chunks_fill_the_target_beside_decodes(schedule: str, chunks: list[int]) -> None:
     found = _prefill(_decoding(_stage(schedule=schedule)), "long", range(200))
@@ -101,10 +101,10 @@ def test_pictures_that_fit_the_slack_are_encoded_at_once() -> None:
     stage = _decoding(_stage())
     stage.add(*(make_request(name, [1, make_item(name, 4), 2], max_tokens=1) for name in "abcd"))
     whole = [sum(job.is_whole for job in stage.step().encodes) for _ in range(3)]
-    assert whole[0] == 2  # 16 ms each and the rows beside them, of 40 ms; of the third a slice
+    assert whole[0] == 1  # 16 ms each and the rows of all beside them, of 40 ms; of the second a slice
     stage.drain()
     assert sum(job.share for plan in stage.plans for job in plan.encodes) == pytest.approx(4)
-    assert all(_seconds(plan) <= 0.050 + 1e-6 for plan in stage.plans)
+    assert all(_seconds(plan) <= 0.050 + 1e-4 for plan in stage.plans)
 
 
 def test_a_step_without_time_left_admits_nobody() -> None:

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """What the last step could spend, in seconds and tokens, and what admission leaves free."""
+
+    step_s: float = 0.0  # beside its decodes and with them; without decodes of its encodes alone
+    chunk_tokens: int = 0  # the longest prefill chunk that would have fitted
+    pace: float = 1.0  # what late tokens have left of the time target
+    owed_s: float = 0.0  # to encodes by prefills; negative = to prefills
+    watermark_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
     """Counts of now (`num_running` … `feature_bytes`) and totals since the start (the rest)."""
 
@@ -27,6 +38,7 @@ class SchedulerStats:
     finished: Mapping[str, int]  # requests by finish_reason
     step_error_ratio: float  # predicted ÷ actual seconds of recent steps
     encode_error_ratio: float
+    budgets: Budgets = Budgets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

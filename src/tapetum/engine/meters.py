@@ -15,7 +15,7 @@ from typing import Literal
 
 from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request, RequestStats
-from tapetum.core.stats import Backlog, SchedulerStats
+from tapetum.core.stats import Backlog, Budgets, SchedulerStats
 
 MetricKind = Literal["gauge", "counter", "histogram"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
@@ -133,6 +133,7 @@ class Meters:
             _gauge("kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1.", _usage(stats)),
             _gauge("engine_heartbeat_seconds", "Since the last sign of life of the loop.", heartbeat_age_s),
             _labelled("backlog_seconds", "Predicted for what waits.", "gauge", "stage", waiting_s),
+            *_budgets(stats.budgets),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
             _of_device("tier_bytes", "Bytes held or cached.", "gauge", kept),
             _of_device("tier_evictions", "KV blocks and features of pictures dropped.", "counter", evicted),
@@ -191,6 +192,16 @@ _HISTOGRAMS = {
 def _usage(stats: SchedulerStats) -> float:
     blocks = stats.num_free_blocks + stats.num_cached_blocks + stats.num_held_blocks
     return stats.num_held_blocks / blocks
+
+
+def _budgets(budgets: Budgets) -> tuple[Metric, ...]:
+    return (
+        _gauge("step_limit_seconds", "Predicted seconds that the last step could take.", budgets.step_s),
+        _gauge("step_pace_ratio", "Share of the time target left by late tokens, 1 = all.", budgets.pace),
+        _gauge("prefill_chunk_tokens", "Longest chunk that the last step could take.", budgets.chunk_tokens),
+        _gauge("encode_owed_seconds", "Owed to encodes by prefills; below 0 the reverse.", budgets.owed_s),
+        _gauge("kv_watermark_blocks", "KV blocks that an admission leaves free.", budgets.watermark_blocks),
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

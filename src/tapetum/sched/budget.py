@@ -1,16 +1,39 @@
-"""What one step may spend: rows, tokens, visual tokens to encode, and seconds."""
+"""What one step may spend: rows, tokens, visual tokens to encode, and seconds; what admission leaves free.
+
+A preset says how long a step may take beside requests that decode, and how long the encodes and the prefills of one
+that has no decodes: whoever comes meanwhile waits as long.
+
+    balanced     the target between tokens, and pictures and prompts get all that decodes leave of it
+    interactive  streams first: a step takes a fair bit longer than its decodes alone, and half of the target at most
+    throughput   no target: long slices and chunks, so that as little as possible is paid twice
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
-from tapetum.core.config import ScheduleConfig
+from tapetum.core.config import Schedule, ScheduleConfig
 
-_TIME_SHARE = {"balanced": 1.0, "interactive": 0.5}  # of itl_target_ms, for steps with decodes
-# seconds of encode in a step without such a limit: who comes meanwhile waits as long, and slices cost a little each
-_ENCODE_S = {"balanced": 0.1, "interactive": 0.05, "throughput": 0.5}
-_PREFILL_S = {"balanced": 0.5, "interactive": 0.25, "throughput": 2.0}  # the same of prefills
 _LEAST_PREFILL = 10.0  # times what a step costs anyhow, so that the cuts stay cheap
+_WATERMARK = 0.01  # of all KV blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Limits of a step. Slices cost a little each, so they are longer where nobody is kept waiting."""
+
+    target_share: float | None  # of itl_target_ms, beside decodes; None = no limit
+    growth: float | None = None  # times what the decodes alone take, beside them
+    encode_s: float  # of encodes, without such a limit
+    prefill_s: float  # the same of prefills
+
+
+_PRESETS: dict[Schedule, Preset] = {
+    "balanced": Preset(target_share=1.0, encode_s=0.1, prefill_s=0.5),
+    "interactive": Preset(target_share=0.5, growth=1.4, encode_s=0.05, prefill_s=0.25),
+    "throughput": Preset(target_share=None, encode_s=0.5, prefill_s=2.0),
+}
 
 
 @dataclass(slots=True)
@@ -22,6 +45,7 @@ class StepBudget:
     visual_tokens: int
     encode_s: float
     prefill_s: float
+    ahead_tokens: int  # visual tokens of one request that may be encoded before its prefill gets there
     seconds: float | None = None
     has_encode: bool = False
 
@@ -44,12 +68,14 @@ class StepBudget:
 
 def step_budget(config: ScheduleConfig, fixed_s: float) -> StepBudget:
     """`fixed_s`: what a step costs however little it does."""
+    preset = _PRESETS[config.schedule]
     return StepBudget(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.encoder_budget_tokens,
-        _ENCODE_S[config.schedule],
-        max(_PREFILL_S[config.schedule], _LEAST_PREFILL * fixed_s),
+        preset.encode_s,
+        max(preset.prefill_s, _LEAST_PREFILL * fixed_s),
+        config.encoder_budget_tokens,
     )
 
 
@@ -63,6 +89,17 @@ def max_running(config: ScheduleConfig, block_size: int) -> int:
 
 
 def step_seconds_limit(config: ScheduleConfig) -> float | None:
-    """How long a step may take while requests decode."""
-    share = _TIME_SHARE.get(config.schedule)
+    """How long a step may take while requests decode; of one with nothing beside these and their guesses."""
+    share = _PRESETS[config.schedule].target_share
     return None if share is None else share * config.itl_target_ms / 1e3
+
+
+def limit_beside_decodes(config: ScheduleConfig, decodes_s: float) -> float | None:
+    """How long a step may take with something beside its decodes, which alone take `decodes_s`."""
+    limit, growth = step_seconds_limit(config), _PRESETS[config.schedule].growth
+    return limit if limit is None or growth is None else min(limit, growth * decodes_s)
+
+
+def kv_watermark(num_running: int, num_blocks: int) -> int:
+    """Blocks that an admission leaves free, for the tokens that those who run will make; none if nobody does."""
+    return max(num_running, ceil(_WATERMARK * num_blocks)) if num_running else 0

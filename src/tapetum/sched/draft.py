@@ -1,22 +1,26 @@
 """A step being written: rows and encodes so far, what they will cost, and what the budget still allows.
 
 Owns the rules for one row: how long a chunk may be, which pictures it needs, where it is cut. Which requests get
-rows, and in which order, is the scheduler's business. Decodes are added first, then `limit_time`, then prefills, and
-`add_slice` comes last.
+rows, and in which order, is the scheduler's business. Decodes are added first, then `limit_time`, the pictures that fit
+whole into the time for encodes, then prefills, and last the pictures and slices that take what is left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.media import Span
 from tapetum.core.plan import Row
+from tapetum.core.stats import Budgets
 from tapetum.sched.budget import StepBudget
 from tapetum.sched.encode import ENCODE_SHARE, EncodeDraft, UnderWay
 from tapetum.sched.progress import Progress
+from tapetum.sched.shares import Shares
 from tapetum.sched.speculate import MAX_GUESS, Outlook
 
 
@@ -39,17 +43,20 @@ class Draft:
         ledger: Ledger,
         visual: VisualCache,
         cost: CostModel,
-        under_way: UnderWay | None,
+        under_way: tuple[UnderWay, ...],
     ) -> None:
         self.rows: list[Row] = []
         self.owners: list[Progress] = []  # of the rows, decodes first
         self.encodes = EncodeDraft(budget, visual, cost, under_way)
         self.work = Work()
         self._budget = budget
+        self._max_chunk = budget.tokens
         self._ledger = ledger
         self._visual = visual
         self._cost = cost
-        self._reserve = 0.0  # seconds that prefills leave to an encode under way
+        self._for_encodes = 0.0  # seconds that prefills leave to them where they have use for it
+        self._may_encode = True
+        self._is_cut = False  # a prefill would have gone on, had there been time
 
     def add_decode(self, progress: Progress) -> None:
         state = progress.state
@@ -69,22 +76,86 @@ class Draft:
                     longest = min(longest, step.max_length(seconds))
                 self._add_guess(index, progress.speculation.take(longest, step))
 
-    def limit_time(self, seconds: float | None) -> None:
+    def limit_time(self, seconds: float | None, shares: Shares) -> None:
         """From here on the step as a whole should take `seconds` at most; without decodes nobody is kept waiting."""
-        self._budget.seconds = seconds if self.work.decodes else None
+        budget = self._budget
+        if seconds is None or not self.work.decodes:
+            both = budget.encode_s + budget.prefill_s
+            self._for_encodes = budget.encode_s = shares.of_encodes(budget.encode_s, both)
+            budget.prefill_s = both - budget.encode_s
+        else:
+            budget.seconds = seconds
+            slack = max(0.0, self._slack())
+            self._for_encodes = shares.of_encodes(ENCODE_SHARE * slack, slack)
         self.encodes.try_end(self._slack())
-        self._reserve = ENCODE_SHARE * max(0.0, self._slack())
 
-    def add_slice(self) -> None:
-        """Give the encode under way the time that is left."""
+    def hold(self) -> None:
+        """No encode is begun in this step."""
+        self._may_encode = False
+
+    @property
+    def decodes_s(self) -> float:
+        """Predicted for the decodes alone."""
+        return self._rows_seconds(0, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for the whole step."""
+        work = self.work
+        chunk, context = work.chunk + work.guessed, work.chunk_context + work.guessed_context
+        return self.encodes.seconds + self._rows_seconds(chunk, context)
+
+    def budgets(self, pace: float, owed_s: float, watermark_blocks: int) -> Budgets:
+        """What this step could spend."""
+        budget, work = self._budget, self.work
+        prefill_s = budget.prefill_s + self.decodes_s if budget.seconds is None else budget.seconds
+        longest = self._cost.max_chunk(prefill_s, work.decodes, work.context, 0)
+        return Budgets(
+            step_s=self._limit,
+            chunk_tokens=min(longest, self._max_chunk),
+            pace=pace,
+            owed_s=owed_s,
+            watermark_blocks=watermark_blocks,
+        )
+
+    def settle(self, shares: Shares, *, has_waiting: bool) -> None:
+        """Tell what either side gets, once the step is written."""
+        work = self.work
+        prefill_s = self._rows_seconds(work.chunk, work.chunk_context) - self.decodes_s
+        is_cut = self._is_cut or (has_waiting and not self.has_room)
+        shares.settle(
+            self.encodes.seconds,
+            prefill_s,
+            is_contended=is_cut and bool(self.encodes.under_way),
+            step_s=self._limit if self._budget.seconds is not None else self._limit + self._budget.prefill_s,
+        )
+
+    def encode_whole(self, prefills: Sequence[Progress]) -> None:
+        """Begin pictures that fit the time for encodes, of requests in the order in which they are due."""
+        self._encode_ahead(prefills, may_slice=False)
+
+    def encode_rest(self, prefills: Sequence[Progress]) -> None:
+        """The same with all the time that is left, which belongs to them now; slices of what does not fit."""
+        self._for_encodes = inf
+        self._encode_ahead(prefills, may_slice=True)
         slack = self._slack()
-        self.encodes.add_slice(slack, longest=self._limit - min(slack, 0.0))
+        self.encodes.add_slices(slack, longest=self._limit - min(slack, 0.0))
 
     @property
     def has_room(self) -> bool:
         """Whether another prefill may get a row: the first always, a further one if there is time for a block."""
         is_timely = not self.work.chunk or self._timely(0) >= self._ledger.block_size
         return self._budget.has_tokens and is_timely
+
+    @property
+    def is_encoder_idle(self) -> bool:
+        """Whether nobody here has a picture to encode."""
+        return not (self.encodes.jobs or self.encodes.under_way or self.encodes.lacks_time)
+
+    def wants_encode(self, progress: Progress) -> bool:
+        """Whether the next picture of a request is not there and nobody encodes it."""
+        span, _ = next(progress.spans_ahead(), (None, False))
+        return span is not None and self._visual.state(self._visual.key_of(span.item)) == "absent"
 
     def awaits_picture(self, progress: Progress) -> bool:
         """Whether the next token of a prefill belongs to a picture that is being encoded."""
@@ -99,14 +170,17 @@ class Draft:
         `share`: how much of the time that is left it may take.
         """
         start = progress.state.num_computed_tokens
-        end = start + self._chunk(progress, share)
+        end = timely = start + self._chunk(progress, share)
         for span, is_pinned in progress.spans_ahead():
             if span.start >= end:
                 break
             if not (is_pinned or self._try_pin(progress, span)) or not self.encodes.is_ready(span.item):
                 end = span.start
                 break
-            end = min(end, start + self._chunk(progress, share))  # an encode takes time from the chunk
+            end = timely = min(
+                end, start + self._chunk(progress, share)
+            )  # an encode takes time from the chunk
+        self._is_cut |= end == timely < progress.state.num_tokens
         end = self._past_cuts(progress, start, end)
         if end <= start:
             return
@@ -170,10 +244,9 @@ class Draft:
     def _timely(self, start: int, share: float = 1.0) -> int:
         """How many tokens from `start` on the step has time for, in a share of what is left of it."""
         work = self.work
-        alone = self._cost.step_seconds(work.decodes, work.context)
+        alone = self.decodes_s
         if self._budget.seconds is None:
-            taken = self._cost.step_seconds(work.decodes, work.context, work.chunk, work.chunk_context)
-            left = self._budget.prefill_s + alone - taken
+            left = self._budget.prefill_s + alone - self._rows_seconds(work.chunk, work.chunk_context)
         else:
             left = self._spare()
         return self._cost.max_chunk(share * left + alone, work.decodes, work.context, start)
@@ -185,23 +258,43 @@ class Draft:
 
     def _slack(self) -> float:
         """What of the limit nothing is planned for."""
-        slack = self._limit - self.encodes.seconds
-        if self._budget.seconds is None:
-            return slack
-        work = self.work
-        chunk, context = work.chunk + work.guessed, work.chunk_context + work.guessed_context
-        return slack - self._cost.step_seconds(work.decodes, work.context, chunk, context)
+        planned = self.encodes.seconds if self._budget.seconds is None else self.seconds
+        return self._limit - planned
+
+    def _rows_seconds(self, chunk: int, context: float) -> float:
+        """Of the decodes with so much beside them."""
+        return self._cost.step_seconds(self.work.decodes, self.work.context, chunk, context)
 
     def _spare(self) -> float:
-        """The slack without what is reserved for the encode under way."""
-        return self._slack() - (self._reserve if self.encodes.under_way else 0.0)
+        """The slack that prefills may take: not what encodes that wait have a right to."""
+        is_kept = self.encodes.under_way or self.encodes.lacks_time
+        return self._slack() - (max(0.0, self._for_encodes - self.encodes.seconds) if is_kept else 0.0)
 
-    def _try_pin(self, progress: Progress, span: Span) -> bool:
+    def _encode_ahead(self, prefills: Sequence[Progress], *, may_slice: bool) -> None:
+        """Pin the pictures ahead of these requests, in their order, as far as their encodes can begin or have begun.
+
+        So the next picture of a request is encoded while the one before it is prefilled.
+        """
+        for progress in prefills:
+            num_ahead = 0
+            for span, is_pinned in progress.spans_ahead():
+                if num_ahead >= self._budget.ahead_tokens:
+                    break
+                if not (is_pinned or self._try_pin(progress, span, may_slice=may_slice)):
+                    break
+                num_ahead += span.item.geometry.num_tokens
+
+    def _try_pin(self, progress: Progress, span: Span, *, may_slice: bool = False) -> bool:
         """Pin the features of `span`, and begin their encode if nobody has; False if that cannot be in this step."""
         source = "device"
         if self._visual.state(self._visual.key_of(span.item)) == "absent":
-            if not self.encodes.try_begin(span.item, self._spare()):
+            room = min(self._slack(), self._for_encodes - self.encodes.seconds)
+            if not self._may_encode or not self.encodes.try_begin(
+                span.item, progress.due_s, room, may_slice=may_slice
+            ):
                 return False
             source = "miss"
+        else:
+            self.encodes.join(span.item, progress.due_s)
         progress.pin(span, self._visual, source)
         return True

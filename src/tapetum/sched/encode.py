@@ -1,10 +1,10 @@
-"""The encodes of a step being written: small items whole, of a larger one the slice that the step has time for.
+"""The encodes of a step being written: small items whole and together, of a larger one the slice that fits.
 
-One item at a time is encoded in slices, from its first to its last, and stays under way between the steps. The rule
-beside requests that decode: half of what the decodes leave of the step's time belongs to the encode under way, the
-other half to prefills and to items that fit in whole; what these do not use the slice takes as well. It never takes
-less than a tenth of the step, so an encode ends after ten times its own time at most. Where nothing decodes only
-encodes are limited, so that whoever comes meanwhile is soon let in.
+Items are begun as they are due, the earliest first; each takes its whole work in one step where that fits, and of the
+first that does not fit a slice in every step. While it is under way, items that fit whole are put beside it: without
+limit those that are due earlier, in half of the time those that are due later. One that is due earlier and does not
+fit either is encoded in slices before it, which then waits. Beyond these two none is begun that does not fit. The
+slices take whatever is left, and a tenth of the step where nothing is.
 """
 
 from __future__ import annotations
@@ -17,30 +17,37 @@ from tapetum.core.media import MediaItem
 from tapetum.core.plan import EncodeJob
 from tapetum.sched.budget import StepBudget
 
-ENCODE_SHARE = 0.5  # of the time that decodes leave, for an encode under way that needs it
-_LEAST_SHARE = 0.1  # of a step's time, for the same
+ENCODE_SHARE = 0.5  # of the time that decodes leave, where prefills want it as well
+_MAX_UNDER_WAY = 2
+_LATER_SHARE = 0.5  # of the time for encodes, to items that are due later than one under way
+_LEAST_SHARE = 0.1  # of a step's time, for an encode under way
 _LEAST_S = 1e-4  # the same where a step seems to take no time
 _ROUNDING = 1e-6
 
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """An item that is encoded in slices, and the share of it that is done."""
+    """An item that is encoded in slices, by when it is due, and the share of it that is done."""
 
     item: MediaItem
+    due_s: float
     done: float = 0.0
 
 
 class EncodeDraft:
+    """`under_way`: as the step before has left them, the one that is due first in front."""
+
     def __init__(
-        self, budget: StepBudget, visual: VisualCache, cost: CostModel, under_way: UnderWay | None
+        self, budget: StepBudget, visual: VisualCache, cost: CostModel, under_way: tuple[UnderWay, ...]
     ) -> None:
         self.jobs: list[EncodeJob] = []
-        self.under_way = under_way
+        self.under_way = list(under_way)
+        self.lacks_time = False  # an item waits for it
         self._budget = budget
         self._visual = visual
         self._cost = cost
         self._ready: set[FeatureKey] = set()
+        self._lacks_room = False
         self._patches = self._squares = 0.0
 
     @property
@@ -53,44 +60,65 @@ class EncodeDraft:
         key = self._visual.key_of(item)
         return key in self._ready or self._visual.state(key) == "resident"
 
-    def try_begin(self, item: MediaItem, seconds: float) -> bool:
-        """Encode an absent item whole if that takes `seconds` at most; else in slices, unless another one is."""
-        if not (self._budget.allows_encode(item.geometry.num_tokens) and self._visual.has_room(item)):
+    def try_begin(self, item: MediaItem, due_s: float, seconds: float, *, may_slice: bool) -> bool:
+        """Encode an absent item whole if that takes `seconds` at most, else in slices if it may and can be."""
+        if not self._has_room(item):
             return False
-        if self._seconds_with(item, 1.0) <= seconds:
+        is_next = not self.under_way or due_s < self.under_way[0].due_s
+        total = (self.seconds + max(0.0, seconds)) * (1.0 if is_next else _LATER_SHARE)
+        if self.seconds + self._seconds_with(item, 1.0) <= total:
             self._visual.begin(item)
             self._budget.take_encode(item.geometry.num_tokens)
             self._add(item, 0.0, 1.0)
             return True
-        if self.under_way is not None:
+        if not (may_slice and is_next and len(self.under_way) < _MAX_UNDER_WAY):
+            self.lacks_time = True
             return False
         self._visual.begin(item)
-        self.under_way = UnderWay(item)
+        self.under_way.insert(0, UnderWay(item, due_s))
         return True
 
+    def join(self, item: MediaItem, due_s: float) -> None:
+        """Someone else wants an item that may be under way."""
+        for current in self.under_way:
+            if current.item.key == item.key:
+                current.due_s = min(current.due_s, due_s)
+        self.under_way.sort(key=lambda current: current.due_s)
+
     def try_end(self, seconds: float) -> None:
-        """Plan the rest of the item under way if that takes `seconds` at most."""
-        current = self.under_way
-        if current is not None and self._seconds_with(current.item, 1 - current.done) <= seconds:
+        """Plan the rest of those under way that take `seconds` at most, as they are due."""
+        for current in tuple(self.under_way):
+            needed = self._seconds_with(current.item, 1 - current.done)
+            if needed > seconds:
+                return
+            seconds -= needed
             self._end(current)
 
-    def add_slice(self, slack: float, longest: float) -> None:
-        """Plan for the item under way what fits `slack`, or a little where the step of `longest` has none."""
-        current = self.under_way
-        if current is None:
-            return
-        start_s = 0.0 if self.jobs else self._cost.encode_start_s
-        seconds = max(slack - start_s, _LEAST_SHARE * longest, _LEAST_S)
-        geometry = current.item.geometry
-        end = current.done + self._cost.encode_share(seconds, geometry.num_patches, geometry.squares)
-        if end < 1 - _ROUNDING:
-            self._add(current.item, current.done, end)
-        else:
+    def add_slices(self, slack: float, longest: float) -> None:
+        """Plan what fits `slack` for those under way, or a little where the step of `longest` has none."""
+        least = max(_LEAST_SHARE * longest, _LEAST_S)
+        while self.under_way and max(slack, least) > 0:
+            current, before = self.under_way[0], self.seconds
+            start_s = 0.0 if self.jobs else self._cost.encode_start_s
+            geometry = current.item.geometry
+            seconds = max(slack - start_s, least)
+            end = current.done + self._cost.encode_share(seconds, geometry.num_patches, geometry.squares)
+            if end < 1 - _ROUNDING:
+                self._add(current.item, current.done, end)
+                return
             self._end(current)
+            slack, least = slack - (self.seconds - before), 0.0
+
+    def _has_room(self, item: MediaItem) -> bool:
+        """In the budget and in memory. Who finds no memory is waited for: nobody behind takes what becomes free."""
+        if self._lacks_room or not self._budget.allows_encode(item.geometry.num_tokens):
+            return False
+        self._lacks_room = not self._visual.has_room(item)
+        return not self._lacks_room
 
     def _end(self, current: UnderWay) -> None:
         self._add(current.item, current.done, 1.0)
-        self.under_way = None
+        self.under_way.remove(current)
 
     def _seconds_with(self, item: MediaItem, share: float) -> float:
         """Predicted for this share of an item on top of what is planned."""

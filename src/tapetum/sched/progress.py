@@ -28,6 +28,7 @@ class Progress:
     added_s: float = 0.0
     predicted_s: float = 0.0  # from then to its first token
     had_encode: bool = False  # something to encode, as it came
+    due_s: float = 0.0  # pictures are encoded in this order
     is_known: bool = False  # the executor has the request
     num_passed: int = 0  # spans whose tokens are all computed
     num_pinned: int = 0  # of the spans after those, from the first

@@ -18,7 +18,7 @@ from tapetum.core.media import Span
 from tapetum.core.plan import TokenEvent
 from tapetum.core.request import Request, RequestState
 from tapetum.core.stats import Backlog
-from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
+from tapetum.sched.budget import limit_beside_decodes, max_running, step_budget
 from tapetum.sched.encode import ENCODE_SHARE
 from tapetum.sched.progress import Progress
 from tapetum.sched.promise import Load, Prospect, check_in_time, prospect_of
@@ -146,7 +146,7 @@ class Prospects:
         rest_s = (limit_s - decode_s) * (1 - ENCODE_SHARE if has_slices else 1.0)
         return Load(
             ahead_s=ahead.seconds,
-            flight_s=self._flight_s(bool(decodes), pending),
+            flight_s=self._flight_s(decode_s, pending),
             pending_s=pending.seconds,
             stay_s=self._stay_s(ahead.count),
             decode_s=own_decode_s,
@@ -155,16 +155,16 @@ class Prospects:
             rest_s=rest_s,
         )
 
-    def _flight_s(self, has_decodes: bool, pending: Sum) -> float:
+    def _flight_s(self, decode_s: float, pending: Sum) -> float:
         """How long the step may take that is carried out when somebody comes."""
-        if has_decodes:
-            return self._limit_s(0.0)
+        if decode_s:
+            return self._limit_s(decode_s)
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
         return min(budget.encode_s, pending.encode_s) + min(budget.prefill_s, pending.prefill_s)
 
     def _limit_s(self, decode_s: float) -> float:
         """How long a step may take; where only its prefills are limited, these and the decodes."""
-        limit_s = step_seconds_limit(self._config)
+        limit_s = limit_beside_decodes(self._config, decode_s)
         if limit_s is not None:
             return limit_s
         return decode_s + step_budget(self._config, self._cost.step_seconds(0, 0)).prefill_s

@@ -20,6 +20,7 @@ from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.tenant import account_of
 from tapetum.sched.charges import charges_of_encodes, charges_of_rows
+from tapetum.sched.due import due_of
 from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.promise import Promises, Prospect
@@ -93,6 +94,7 @@ class Roster:
             added_s=now,
             predicted_s=prospect.first_token_s,
             had_encode=prospect.encode_s > 0,
+            due_s=due_of(request, encode_s + prefill_s),
         )
         self._live[request.request_id] = progress
         self._push_waiting(progress)

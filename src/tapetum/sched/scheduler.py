@@ -10,25 +10,28 @@ them, every step), prefills under way, admissions; the last two in turn. Clock a
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
-from tapetum.core.plan import BatchPlan, EncodeJob, Row, SampledToken, StepResult, TokenEvent
-from tapetum.core.request import FinishReason, Phase, Request, RequestState
-from tapetum.core.stats import Backlog, SchedulerStats
-from tapetum.sched.budget import max_running, step_budget, step_seconds_limit
+from tapetum.core.plan import BatchPlan, EncodeJob, Row, StepResult, TokenEvent
+from tapetum.core.request import FinishReason, Phase, Request
+from tapetum.core.stats import Backlog, Budgets, SchedulerStats
+from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
 from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_on
+from tapetum.sched.hold import Batch, Hold
 from tapetum.sched.limits import AdmissionLimits
-from tapetum.sched.progress import Progress, ends_of, finish_reason_of, stats_of
+from tapetum.sched.pace import Pace
+from tapetum.sched.progress import Progress, ends_of
 from tapetum.sched.promise import Prospect
 from tapetum.sched.prospects import Prospects
 from tapetum.sched.roster import Roster
-from tapetum.sched.settle import Encodes
-from tapetum.sched.speculate import Speculation
+from tapetum.sched.settle import Encodes, Tokens
+from tapetum.sched.shares import Shares
 
 _LOOKAHEAD = 8  # requests that wait and are looked at for short ones
 
@@ -46,11 +49,14 @@ class Scheduler:
         self._roster = Roster(ledger, visual, cost)
         self._encodes = Encodes(visual, self._roster)
         self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
+        self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
+        self._pace = Pace(config)
+        self._shares = Shares()
+        self._hold = Hold(cost)
+        self._budgets = Budgets()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
         self._step = 0
-        self._num_guessed = 0  # tokens
-        self._num_guessed_right = 0
 
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises Overloaded, or the typed error of one that can never be served, or not in time."""
@@ -61,6 +67,8 @@ class Scheduler:
                 "try again later or raise --max-queue-len"
             )
         self._roster.add(request, now, self._prospects.check(request, now))
+        if request.prompt.spans:
+            self._hold.came(request.arrival_s)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request for its client; None if it has ended already."""
@@ -130,10 +138,14 @@ class Scheduler:
         draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
         self._add_decodes(draft)
         draft.speculate(step_seconds_limit(self._config), may_grow=not self.num_waiting)
-        draft.limit_time(step_seconds_limit(self._config))
+        draft.limit_time(self._pace.limit(draft.decodes_s), self._shares)
+        if draft.work.decodes and self._hold.update(self._batch(), now):
+            draft.hold()
+        draft.encode_whole(self._by_due())
         self._add_prefills(draft)
         self._admit(draft, now)
-        draft.add_slice()
+        draft.encode_rest(self._by_due())
+        draft.settle(self._shares, has_waiting=bool(self.num_waiting))
         return self._seal(draft)
 
     def foresee(self, plan: BatchPlan, now: float) -> Foresight | None:
@@ -163,6 +175,7 @@ class Scheduler:
     def withdraw(self, plan: BatchPlan) -> None:
         """In place of `commit`, for a foreseen plan that nobody has begun to carry out."""
         del self._owners[plan.step]
+        self._pace.dropped(plan.step)
         self._roster.return_released(plan.released)
         self._visual.return_dropped(plan.dropped_features)
 
@@ -173,19 +186,8 @@ class Scheduler:
         owners = self._owners.pop(plan.step)
         self._roster.charge(plan, owners, result)
         news += self._encodes.settle(plan, result, now)
-        for row, progress in zip(plan.rows, owners, strict=True):
-            if progress.state.phase is Phase.FINISHED:
-                continue
-            if error := result.failed.get(row.request_id):
-                news.append(self._roster.end(progress, "error", now, error=error))
-                continue
-            if not progress.is_decoding:
-                progress.state.prefill_s += result.forward_s
-            if row.has_sample:
-                news.append(self._take_tokens(progress, row, result.tokens[row.request_id], now))
-            else:
-                progress.advance(row.end, self._visual)
-                self._ledger.publish(progress.state)
+        news += self._tokens.settle(plan, result, owners, now)
+        self._pace.ended(plan.step, now)
         return news
 
     def abandon(self, plan: BatchPlan, error: TapetumError, now: float) -> list[TokenEvent]:
@@ -217,11 +219,12 @@ class Scheduler:
             prefix_evictions=tree.num_evictions if tree else 0,
             feature_evictions=self._visual.num_evictions,
             num_preemptions=roster.num_preemptions,
-            num_guessed_tokens=self._num_guessed,
-            num_accepted_tokens=self._num_guessed_right,
+            num_guessed_tokens=self._tokens.num_guessed,
+            num_accepted_tokens=self._tokens.num_guessed_right,
             finished=dict(roster.finished),
             step_error_ratio=self._cost.step_error_ratio,
             encode_error_ratio=self._cost.encode_error_ratio,
+            budgets=self._budgets,
         )
 
     def _add_decodes(self, draft: Draft) -> None:
@@ -256,16 +259,35 @@ class Scheduler:
     def _admit(self, draft: Draft, now: float) -> None:
         """Let requests in, strictly in turn, while the step has use for them.
 
-        Each leaves one block to every request that runs, for the tokens these are about to make.
+        One with a picture is also let in where nobody else has something to encode: the encoder has time for it.
         """
         for progress in self._roster.turns.waiting():
-            if self.num_running >= self._max_running or not draft.has_room:
+            may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
+            if self.num_running >= self._max_running or not (draft.has_room or may_encode):
                 break
-            num_matched = self._ledger.admit(progress.state, spare=self.num_running)
+            num_matched = self._ledger.admit(progress.state, spare=self._watermark)
             if num_matched is None:
                 break
             self._roster.start(progress, num_matched, now)
-            draft.add_prefill(progress)
+            if draft.has_room:
+                draft.add_prefill(progress)
+
+    @property
+    def _watermark(self) -> int:
+        return kv_watermark(self.num_running, self._ledger.pool.num_blocks)
+
+    def _by_due(self) -> list[Progress]:
+        """What prefills, in the order in which its pictures are encoded: by turns of tenants, as they are due."""
+        return self._roster.turns.prefills(self._roster.running, key=attrgetter("due_s"))
+
+    def _batch(self) -> Batch:
+        """The pictures next in line of what prefills, should nobody encode them yet."""
+        batch = Batch()
+        for progress in self._by_due():
+            span, _ = next(progress.spans_ahead(), (None, False))
+            if span is not None and self._visual.state(self._visual.key_of(span.item)) == "absent":
+                batch.add(span.item, progress.due_s - progress.prefill_s)
+        return batch
 
     def _who_goes_on(self, plan: BatchPlan, now: float) -> dict[Progress, Row]:
         """All that runs, with its rows in the plan in flight, where nothing but their next tokens can follow it."""
@@ -276,8 +298,12 @@ class Scheduler:
         return live if len(live) == self.num_running else {}
 
     def _seal(self, draft: Draft) -> BatchPlan:
-        self._encodes.under_way = draft.encodes.under_way
-        return self._sealed(tuple(draft.rows), tuple(draft.owners), tuple(draft.encodes.jobs))
+        self._encodes.under_way = tuple(draft.encodes.under_way)
+        plan = self._sealed(tuple(draft.rows), tuple(draft.owners), tuple(draft.encodes.jobs))
+        if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
+            self._pace.planned(plan.step, draft.seconds, draft.decodes_s)
+        self._budgets = draft.budgets(self._pace.factor, self._shares.owed_s, self._watermark)
+        return plan
 
     def _sealed(
         self, rows: tuple[Row, ...], owners: tuple[Progress, ...], encodes: tuple[EncodeJob, ...] = ()
@@ -295,44 +321,6 @@ class Scheduler:
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
         )
-
-    def _take_tokens(
-        self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float
-    ) -> TokenEvent:
-        """The tokens up to the one that ends the answer; what the row computed behind them is void."""
-        state = progress.state
-        count, reason = 0, None
-        while count < len(tokens) and reason is None:
-            state.output_token_ids.append(tokens[count].token_id)
-            count += 1
-            reason = finish_reason_of(state)
-        progress.advance(state.num_tokens - 1, self._visual)
-        self._ledger.publish(state)
-        is_first = state.first_token_s is None
-        if is_first:
-            state.first_token_s = now
-            progress.speculation = self._speculation(state)
-        if row.guess:
-            self._settle(progress, row, num_accepted=len(tokens) - 1)
-        if reason:
-            return self._roster.end(progress, reason, now, tokens=tokens[:count])
-        if progress.speculation is not None:
-            progress.speculation.append(token.token_id for token in tokens)
-        stats = stats_of(state, now) if is_first else None
-        return TokenEvent(request_id=progress.request_id, tokens=tokens[:count], stats=stats)
-
-    def _speculation(self, state: RequestState) -> Speculation | None:
-        """None where nothing may be guessed: a grammar says anew after every token what may come."""
-        is_free = self._config.speculate == "auto" and state.request.sampling.grammar is None
-        return Speculation(state) if is_free else None
-
-    def _settle(self, progress: Progress, row: Row, num_accepted: int) -> None:
-        """Some of the guess came true; the blocks of the rest go back."""
-        assert progress.speculation is not None, "only who speculates has guesses"
-        progress.speculation.settle(num_accepted)
-        self._ledger.trim(progress.state)
-        self._num_guessed += len(row.guess)
-        self._num_guessed_right += num_accepted
 
     def _end(
         self, request_id: str, reason: FinishReason, now: float, error: TapetumError | None = None

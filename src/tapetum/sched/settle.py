@@ -1,21 +1,28 @@
-"""What has come of encodes: features that are there, that failed, that nobody wants any more.
+"""What has come of a step: features that are there, that failed, that nobody wants any more; tokens, and full blocks.
 
-Owns the item that is encoded in slices, from one step to the next. Which item that is, and how long its slices are, is
-decided while a step is written (encode.py).
+Owns the items that are encoded in slices, from one step to the next, and the counts of guesses. Which items these are,
+and how long their slices, is decided while a step is written (encode.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.media import MediaItem
-from tapetum.core.plan import BatchPlan, StepResult, TokenEvent
+from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
+from tapetum.core.request import Phase
 from tapetum.sched.encode import UnderWay
+from tapetum.sched.progress import Progress, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
+from tapetum.sched.speculate import Speculation
 
 
 class Encodes:
     def __init__(self, visual: VisualCache, roster: Roster) -> None:
-        self.under_way: UnderWay | None = None  # set by whoever has written a step
+        # the one that is due first in front; set by whoever has written a step
+        self.under_way: tuple[UnderWay, ...] = ()
         self._visual = visual
         self._roster = roster
 
@@ -23,18 +30,16 @@ class Encodes:
         """How much of an item is still to be encoded, 0 to 1."""
         if self._visual.state(self._visual.key_of(item)) == "resident":
             return 0.0
-        current = self.under_way
-        return 1 - current.done if current is not None and current.item.key == item.key else 1.0
+        current = next((entry for entry in self.under_way if entry.item.key == item.key), None)
+        return 1.0 if current is None else 1 - current.done
 
     def drop_for_nobody(self) -> None:
         """One that is under way goes on for a request that was preempted, and ends with its last one."""
-        if self.under_way is None:
-            return
-        item = self.under_way.item
-        key = self._visual.key_of(item)
-        if not (self._visual.waiters(key) or self._roster.wants(item)):
-            self._visual.fail(key)
-            self.under_way = None
+        for current in self.under_way:
+            key = self._visual.key_of(current.item)
+            if not (self._visual.waiters(key) or self._roster.wants(current.item)):
+                self._visual.fail(key)
+                self._forget(current)
 
     def settle(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Encoded features are resident; failed ones end every request that waits for them."""
@@ -58,12 +63,78 @@ class Encodes:
 
     def _note_done(self, item: MediaItem, share: float | None) -> None:
         """So much of an item is encoded; None if that has failed."""
-        current = self.under_way if self.under_way and self.under_way.item.key == item.key else None
-        if share is not None and share >= 1:
-            self._visual.complete(self._visual.key_of(item))
-        elif share is not None:
+        current = next((entry for entry in self.under_way if entry.item.key == item.key), None)
+        if share is not None and share < 1:
             assert current is not None, "an encode with work left is under way"
             current.done = share
             return
+        if share is not None:
+            self._visual.complete(self._visual.key_of(item))
         if current is not None:
-            self.under_way = None
+            self._forget(current)
+
+    def _forget(self, ended: UnderWay) -> None:
+        self.under_way = tuple(entry for entry in self.under_way if entry is not ended)
+
+
+class Tokens:
+    def __init__(self, ledger: Ledger, visual: VisualCache, roster: Roster, *, may_guess: bool) -> None:
+        self.num_guessed = 0
+        self.num_guessed_right = 0
+        self._ledger = ledger
+        self._visual = visual
+        self._roster = roster
+        self._may_guess = may_guess
+
+    def settle(
+        self, plan: BatchPlan, result: StepResult, owners: Sequence[Progress], now: float
+    ) -> list[TokenEvent]:
+        """Every row has computed its tokens, and sampled or failed; those of ended requests are void."""
+        news: list[TokenEvent] = []
+        for row, progress in zip(plan.rows, owners, strict=True):
+            if progress.state.phase is Phase.FINISHED:
+                continue
+            if error := result.failed.get(row.request_id):
+                news.append(self._roster.end(progress, "error", now, error=error))
+                continue
+            if not progress.is_decoding:
+                progress.state.prefill_s += result.forward_s
+            if row.has_sample:
+                news.append(self._take(progress, row, result.tokens[row.request_id], now))
+            else:
+                progress.advance(row.end, self._visual)
+                self._ledger.publish(progress.state)
+        return news
+
+    def _take(self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float) -> TokenEvent:
+        """The tokens up to the one that ends the answer; what the row computed behind them is void."""
+        state = progress.state
+        count, reason = 0, None
+        while count < len(tokens) and reason is None:
+            state.output_token_ids.append(tokens[count].token_id)
+            count += 1
+            reason = finish_reason_of(state)
+        progress.advance(state.num_tokens - 1, self._visual)
+        self._ledger.publish(state)
+        is_first = state.first_token_s is None
+        if is_first:
+            state.first_token_s = now
+            # a grammar says anew after every token what may come
+            is_free = self._may_guess and state.request.sampling.grammar is None
+            progress.speculation = Speculation(state) if is_free else None
+        if row.guess:
+            self._settle_guess(progress, row, num_accepted=len(tokens) - 1)
+        if reason:
+            return self._roster.end(progress, reason, now, tokens=tokens[:count])
+        if progress.speculation is not None:
+            progress.speculation.append(token.token_id for token in tokens)
+        stats = stats_of(state, now) if is_first else None
+        return TokenEvent(request_id=progress.request_id, tokens=tokens[:count], stats=stats)
+
+    def _settle_guess(self, progress: Progress, row: Row, num_accepted: int) -> None:
+        """Some of the guess came true; the blocks of the rest go back."""
+        assert progress.speculation is not None, "only who speculates has guesses"
+        progress.speculation.settle(num_accepted)
+        self._ledger.trim(progress.state)
+        self.num_guessed += len(row.guess)
+        self.num_guessed_right += num_accepted
