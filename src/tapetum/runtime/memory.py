@@ -141,16 +141,15 @@ def largest_step_bytes(
     scored = tokens if schedule.speculate == "auto" else min(rows, tokens)
     forward = step.forward_bytes(tokens, scored, min(rows, tokens))
     capacity = config.cache.feature_cache_bytes // (spec.feature_size * spec.dtype.itemsize)
-    longest = min(extent.most_tokens, max_model_len, capacity)
-    item = step.encode_bytes(min(extent.most_patches, extent.patches_of(longest)), longest)
-    batch = step.encode_bytes(
-        extent.patches_of(schedule.encoder_budget_tokens), schedule.encoder_budget_tokens
-    )
-    encode = max(item, batch) + step.slice_bytes if extent.most_tokens else 0
-    scores = (
+    item = min(extent.most_tokens, max_model_len, capacity)
+    # room for features is reserved before an encode begins, so no more than that is encoded at a time
+    batch = min(max(item, schedule.encoder_budget_tokens), max(0, capacity - item))
+    kept = step.encode_bytes(min(extent.most_patches, extent.patches_of(item)), item)
+    encode = step.encode_bytes(extent.patches_of(batch), batch) + step.slice_bytes if item else 0
+    products = (
         0 if is_native else 3 * MAX_SCORES * spec.dtype.itemsize
-    )  # with their softmax, and what they weigh
-    return item + max(forward, encode) + scores
+    )  # of attention: scores, weights, values
+    return kept + max(forward, encode) + products
 
 
 def check_holds_picture(spec: ModelSpec, config: EngineConfig, extent: Extent, max_model_len: int) -> None:
