@@ -124,6 +124,7 @@ class ScriptedExecutor(Executor):
         self._quantum = quantum
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
+        self._host: dict[int, list[int]] = {}  # as _blocks, by slot
         self._features: set[bytes] = set()
         self._shares: dict[bytes, float] = {}  # of encodes under way
         self._failed_features: set[bytes] = set()  # dropped afterwards, though they never were there
@@ -148,6 +149,7 @@ class ScriptedExecutor(Executor):
         keys = {job.item.key for job in plan.encodes}
         failed_features = {key: error for key, error in self.fail_features.items() if key in keys}
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
+        self._move(plan)
         self._check_rows(rows, requests, features)
         self._requests, self._features = requests, features - failed_features.keys()
         self._shares = {key: share for key, share in shares.items() if key not in failed_features}
@@ -170,6 +172,14 @@ class ScriptedExecutor(Executor):
             encode_s=encode_s,
             forward_s=forward_s,
         )
+
+    def _move(self, plan: BatchPlan) -> None:
+        for move in plan.saves:
+            for block, slot in zip(move.block_ids, move.slots, strict=True):
+                self._host[slot] = self._blocks[block]
+        for move in plan.loads:
+            for block, slot in zip(move.block_ids, move.slots, strict=True):
+                self._blocks[block] = self._host[slot]
 
     def _run(self, rows: Sequence[Row]) -> dict[str, tuple[SampledToken, ...]]:
         tokens = {}

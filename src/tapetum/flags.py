@@ -35,19 +35,21 @@ T = TypeVar("T", bound=Callable[..., object])
 
 
 class _Size(click.ParamType[int]):
-    """A positive number of units, in bytes."""
+    """A positive number of units, or 0 where that is a size too, in bytes."""
 
-    def __init__(self, name: str, unit: int) -> None:
+    def __init__(self, name: str, unit: int, least: int = 1) -> None:
         self.name = name
         self.unit = unit
+        self.least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             size = int(float(str(value)) * self.unit)
         except (ValueError, OverflowError):
-            size = 0
-        if size < 1:
-            self.fail(f"{value!r} is not a size in {self.name}; write a number above 0", param, ctx)
+            size = -1
+        if size < self.least:
+            bound = "from 0 on" if self.least == 0 else "above 0"
+            self.fail(f"{value!r} is not a size in {self.name}; write a number {bound}", param, ctx)
         return size
 
 
@@ -153,6 +155,12 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
         "Guess tokens that stood before and verify several in a step where that is faster; the answer is the same.",
     ),
     ("--kv-cache-memory", "kv_cache_bytes", _GIB, "Memory for keys and values."),
+    (
+        "--swap-space",
+        "swap_bytes",
+        _Size("GiB", GIB, least=0),
+        "Host memory for keys and values of requests that give way to others; 0 = they are computed again.",
+    ),
     ("--feature-cache-gib", "feature_cache_bytes", _GIB, "Memory for encoded pictures."),
     (
         "--block-size",
@@ -212,6 +220,7 @@ _UNSET_MEANS = {
     "revision": "the newest",
     "max_model_len": "what the model says",
     "kv_cache_bytes": "a share of what is free",
+    "swap_bytes": "4 beside a GPU, else 0",
     "allowed_local_path": "nowhere",
     "mm_processor_kwargs": "what the model says",
     "media_io_kwargs": "what the model says",

@@ -16,7 +16,7 @@ SIZE = 4  # tokens of a block
 BYTES_PER_TOKEN = 10
 
 
-def make_facts(num_blocks: int, max_model_len: int) -> ModelFacts:
+def make_facts(num_blocks: int, max_model_len: int, num_host_slots: int = 0) -> ModelFacts:
     return ModelFacts(
         model_type="scripted",
         dtype="float32",
@@ -29,6 +29,7 @@ def make_facts(num_blocks: int, max_model_len: int) -> ModelFacts:
         feature_bytes_per_token=BYTES_PER_TOKEN,
         weights_fingerprint=b"weights",
         encoder_fingerprint=b"encoder",
+        num_host_slots=num_host_slots,
     )
 
 
@@ -39,6 +40,7 @@ class Stage:
         self,
         *,
         num_blocks: int = 64,
+        num_host_slots: int = 0,
         max_model_len: int = 1000,
         feature_tokens: int = 100,
         is_caching: bool = True,
@@ -56,7 +58,9 @@ class Stage:
             schedule=ScheduleConfig(**schedule),  # type: ignore[arg-type]
         )
         self.cost = cost or CostModel()
-        self.scheduler = build_scheduler(config, make_facts(num_blocks, max_model_len), self.cost)
+        self.scheduler = build_scheduler(
+            config, make_facts(num_blocks, max_model_len, num_host_slots), self.cost
+        )
         self.executor = executor or ScriptedExecutor(SIZE)
         self.now = 0.0
         self._step_seconds = step_seconds
@@ -105,7 +109,7 @@ class Stage:
     def assert_clean(self) -> None:
         """Nothing is held, pinned, running or known any more."""
         stats = self.scheduler.stats()
-        assert stats.num_held_blocks == stats.num_running == stats.num_waiting == 0
+        assert stats.num_held_blocks == stats.num_running == stats.num_waiting == stats.num_host_blocks == 0
         assert not self.scheduler.has_work
         assert not self.executor.request_ids and not self.executor.encode_keys
         assert not self.scheduler._encodes.under_way

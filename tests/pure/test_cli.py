@@ -91,6 +91,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--schedule": ("throughput", "schedule", "schedule", "throughput"),
     "--speculate": ("off", "schedule", "speculate", "off"),
     "--kv-cache-memory": ("1.5", "cache", "kv_cache_bytes", 3 * 2**29),
+    "--swap-space": ("0", "cache", "swap_bytes", 0),
     "--feature-cache-gib": ("2", "cache", "feature_cache_bytes", 2**31),
     "--block-size": ("32", "cache", "block_size", 32),
     "--gpu-memory-utilization": ("0.5", "device", "gpu_memory_utilization", 0.5),

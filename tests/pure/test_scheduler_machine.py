@@ -41,6 +41,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         quantum=st.sampled_from([0.0, 0.3]),
         patch_s=st.sampled_from([1e-5, 3e-3]),  # of the largest picture 0.4 ms or 0.1 s
         is_atomic=st.booleans(),
+        num_host_slots=st.sampled_from([0, 4, 100]),
     )
     def build(
         self,
@@ -56,6 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         quantum: float,
         patch_s: float,
         is_atomic: bool,
+        num_host_slots: int,
     ) -> None:
         cost = CostModel()
         for patches in (4, 12, 16, 36) * 9:
@@ -64,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             cost=cost,
             executor=ScriptedExecutor(SIZE, quantum=quantum),
             num_blocks=num_blocks,
+            num_host_slots=num_host_slots,
             feature_tokens=features,
             is_caching=is_caching,
             max_num_seqs=max_num_seqs,

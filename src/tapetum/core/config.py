@@ -45,6 +45,9 @@ class CacheConfig:
     block_size: int = 16  # tokens of a KV block
     kv_cache_bytes: int | None = None  # None = a share of free memory
     feature_cache_bytes: int = GIB // 2
+    swap_bytes: int | None = (
+        None  # host memory for KV of preempted requests; None = 4 GiB beside a GPU, else none
+    )
     has_prefix_caching: bool = True
 
     def __post_init__(self) -> None:

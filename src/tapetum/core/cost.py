@@ -1,7 +1,8 @@
-"""The cost model: seconds that an encode or a step will take, learned from those that were run.
+"""The cost model: seconds that an encode, a step or a move of KV will take, learned from those that were run.
 
     encode = c0 + c1·ΣP + c2·ΣP²            P = patches of an attention segment; a slice has its share of the sums
     step   = a + b·decodes + c·Σcontext + d·chunk + e·Σchunk·context
+    move   = m0 + m1·bytes                  1/m1 = bandwidth
 
 Owns the coefficients and nothing else: who observes and who decides is up to the caller. Coefficients are never
 negative, so a prediction grows with the work and `max_chunk` with the time. Before the first observation it answers
@@ -19,6 +20,7 @@ MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6  # of a step or an encode; outside them a c
 
 _STEP_PRIOR = (5e-3, 1e-3, 1e-6, 2e-4, 2e-8)
 _ENCODE_PRIOR = (2e-3, 1e-4, 1e-8)
+_MOVE_PRIOR = (1e-4, 1 / 8e9)
 _FORGETTING = 0.995  # an observation counts half after about 140 more
 _PRIOR_WEIGHT = 1e-6  # of one observation; decides only what no observation has told
 _RATIO_FORGETTING = 0.98
@@ -41,27 +43,31 @@ class Learned:
 class LearnedCosts:
     step: Learned
     encode: Learned
+    move: Learned | None = None
 
 
 class CostModel:
     """Predicts and learns. Lengths in tokens or patches, times in seconds.
 
-    `step` and `encode` are its prior. `learned` is what another one knew; ValueError if that is no such equations.
+    `step`, `encode` and `move` are its prior. `learned` is what another one knew; ValueError if that is no such
+    equations.
     """
 
     def __init__(
         self,
         step: Sequence[float] = _STEP_PRIOR,
         encode: Sequence[float] = _ENCODE_PRIOR,
+        move: Sequence[float] = _MOVE_PRIOR,
         *,
         learned: LearnedCosts | None = None,
     ) -> None:
         self._step = _Fit(tuple(step), learned.step if learned else None)
         self._encode = _Fit(tuple(encode), learned.encode if learned else None)
+        self._move = _Fit(tuple(move), learned.move if learned else None)
 
     @property
     def learned(self) -> LearnedCosts:
-        return LearnedCosts(step=self._step.learned, encode=self._encode.learned)
+        return LearnedCosts(step=self._step.learned, encode=self._encode.learned, move=self._move.learned)
 
     def observe_step(
         self, decodes: int, context: int, chunk: int, chunk_context: float, seconds: float
@@ -73,6 +79,9 @@ class CostModel:
         """`squares` = Σ P² over attention segments; a slice counts its share of both."""
         self._encode.observe((1.0, patches, squares), seconds)
 
+    def observe_move(self, num_bytes: int, seconds: float) -> None:
+        self._move.observe((1.0, num_bytes), seconds)
+
     def step_seconds(self, decodes: int, context: int, chunk: int = 0, chunk_context: float = 0.0) -> float:
         a, b, c, d, e = self._step.coefficients
         return a + b * decodes + c * context + d * chunk + e * chunk_context
@@ -81,6 +90,10 @@ class CostModel:
         """0 for nothing to encode."""
         start, per_patch, per_square = self._encode.coefficients
         return start + per_patch * patches + per_square * squares if patches else 0.0
+
+    def move_seconds(self, num_bytes: int) -> float:
+        """From the device to the host, or back."""
+        return self._move.predict((1.0, num_bytes))
 
     def encode_share(self, seconds: float, patches: float, squares: float) -> float:
         """The share of such an encode that `seconds` suffice for, 0 to 1, whatever the start of a slice costs."""

@@ -20,6 +20,7 @@ class ModelFacts:
     feature_bytes_per_token: int  # hidden x bytes
     weights_fingerprint: bytes  # checkpoint + dtype: part of every prefix root
     encoder_fingerprint: bytes  # vision weights + dtype: part of every feature key
+    num_host_slots: int = 0  # KV blocks of preempted requests that host memory holds
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int) -> int:

@@ -63,12 +63,26 @@ class EncodeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """KV blocks of one request that are copied to slots of host memory, or from there, one by one."""
+
+    request_id: str
+    block_ids: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """One step. Order of execution: released, dropped_features, admitted, encodes, rows."""
+    """One step. Order of execution: saves, loads, released, dropped_features, admitted, encodes, rows.
+
+    Saves come before anything that overwrites their blocks, a load of the same step among that.
+    """
 
     step: int
     rows: tuple[Row, ...] = ()
     encodes: tuple[EncodeJob, ...] = ()
+    saves: tuple[Move, ...] = ()  # from the device to the host
+    loads: tuple[Move, ...] = ()  # and back, of requests that were preempted
     admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
@@ -81,7 +95,7 @@ class BatchPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.has_work or self.released or self.dropped_features)
+        return not (self.has_work or self.saves or self.loads or self.released or self.dropped_features)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +122,13 @@ class StepResult:
         default_factory=dict
     )  # media keys -> the share of the work done so far
     failed_features: Mapping[bytes, TapetumError] = field(default_factory=dict)  # media keys not encoded
+    lost_moves: frozenset[str] = (
+        frozenset()
+    )  # requests of whose saves or loads nobody knows whether they are done
     encode_s: float = 0.0
     forward_s: float = 0.0
+    move_s: float = 0.0
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ class SchedulerStats:
     prefix_evictions: int  # blocks
     feature_evictions: int
     num_preemptions: int
+    num_host_blocks: int  # of preempted requests, in host memory now
+    num_saved_blocks: int  # moved to the host
+    num_loaded_blocks: int  # and back
     num_guessed_tokens: int  # verified
     num_accepted_tokens: int  # of those, came true
     finished: Mapping[str, int]  # requests by finish_reason

@@ -1,7 +1,8 @@
 """Run a failing plan again in pieces, so that only the request or picture at fault is lost.
 
 Executing twice is safe: a row writes the same KV entries again, a request that is released and admitted again
-starts clean, an encode goes on to the same share, and a token counts only when its piece has succeeded.
+starts clean, an encode goes on to the same share, a load copies what is on the host, and a token counts only when its
+piece has succeeded. Only saves are not done twice: their blocks may be overwritten by now, and are computed again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, SampledToken, StepResult
+from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Move, Row, SampledToken, StepResult
 from tapetum.core.request import Request
 
 _log = logging.getLogger(__name__)
@@ -24,13 +25,15 @@ def execute_apart(executor: Executor, plan: BatchPlan) -> StepResult:
     """
     run = _Pieces(executor, plan.step)
     run.forget(plan)
+    for move in plan.loads:
+        run.load(move)
     for request in plan.admitted:
         run.admit(request)
     for job in plan.encodes:
         run.encode(job)
     for row in plan.rows:
         run.advance(row, plan.masks)
-    return run.result()
+    return run.result(lost_moves=frozenset(move.request_id for move in plan.saves))
 
 
 class _Pieces:
@@ -41,6 +44,7 @@ class _Pieces:
         self._step = step
         self._tokens: dict[str, tuple[SampledToken, ...]] = {}
         self._failed: dict[str, TapetumError] = {}
+        self._lost_loads: set[str] = set()
         self._encoded: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}
         self._seconds = [0.0, 0.0]  # encode, forward
@@ -49,6 +53,12 @@ class _Pieces:
         self._executor.execute(
             BatchPlan(step=self._step, released=plan.released, dropped_features=plan.dropped_features)
         )
+
+    def load(self, move: Move) -> None:
+        again = BatchPlan(step=self._step, loads=(move,))
+        if error := self._try(again, f"request {move.request_id}"):
+            self._failed[move.request_id] = error
+            self._lost_loads.add(move.request_id)
 
     def admit(self, request: Request) -> None:
         # The failing run may have admitted it already: forget it first.
@@ -69,13 +79,14 @@ class _Pieces:
         if error := self._try(BatchPlan(step=self._step, rows=(row,), masks=own), f"request {name}"):
             self._failed[name] = error
 
-    def result(self) -> StepResult:
+    def result(self, lost_moves: frozenset[str]) -> StepResult:
         return StepResult(
             step=self._step,
             tokens=self._tokens,
             failed=self._failed,
             encoded=self._encoded,
             failed_features=self._failed_features,
+            lost_moves=lost_moves | self._lost_loads,
             encode_s=self._seconds[0],
             forward_s=self._seconds[1],
         )

@@ -127,6 +127,10 @@ class Meters:
         kv_bytes = sum(stats.blocks_by_tag.values()) * self._block_bytes
         kept = {"kv": kv_bytes, "features": stats.feature_bytes}
         evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
+        moved = {
+            "out": stats.num_saved_blocks * self._block_bytes,
+            "in": stats.num_loaded_blocks * self._block_bytes,
+        }
         return (
             _gauge("num_requests_running", "Requests that hold blocks.", stats.num_running),
             _gauge("num_requests_waiting", "Requests that wait for blocks.", stats.num_waiting),
@@ -143,6 +147,8 @@ class Meters:
                 "generation_tokens", "Tokens of answers that came to their end.", self._num_generation_tokens
             ),
             _counter("num_preemptions", "Requests that gave their blocks back.", stats.num_preemptions),
+            _gauge("swapped_blocks", "KV blocks of preempted requests on the host.", stats.num_host_blocks),
+            _labelled("swap_bytes", "Keys and values moved.", "counter", "direction", moved),
             _counter("spec_decode_num_draft_tokens", "Guessed tokens verified.", stats.num_guessed_tokens),
             _counter("spec_decode_num_accepted_tokens", "Of those, came true.", stats.num_accepted_tokens),
             _counter("prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries),

@@ -16,7 +16,7 @@ from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.media import MediaItem
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Row, StepResult
+from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Move, Row, StepResult
 from tapetum.core.request import Request, SamplingParams
 from tapetum.processing.base import Processor
 from tapetum.processing.options import ProcessorOptions
@@ -26,7 +26,8 @@ _SLICED_SIDE = 896  # of one that is encoded in slices, and not to its end
 _SLICES, _SLICE_S = 6, 0.03  # how many, and how long each
 _CHUNKS = (16, 64, 128, 256)  # of synthetic prefill, one behind the other
 _DECODES = (1, 4, 16)  # rows at a time, behind the whole prompt
-_BUDGET_S = 0.3  # for encodes, for chunks and for decodes each
+_MOVES = (1, 4, 16, 64)  # blocks to the host and back
+_BUDGET_S = 0.3  # for encodes, for chunks, for decodes and for moves each
 _GROWTH = 5  # a size takes at most so many times as long as the one before
 
 
@@ -37,6 +38,8 @@ def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
         patches = sum(share * geometry.num_patches for share, geometry in shares)
         squares = sum(share * geometry.squares for share, geometry in shares)
         cost.observe_encode(patches, squares, result.encode_s)
+    if result.moved_bytes:
+        cost.observe_move(result.moved_bytes, result.move_s)
     if plan.rows and not result.failed_features:
         decodes = [row for row in plan.rows if row.is_decode]
         chunks = [(row.start, row.length) for row in plan.rows if not row.is_decode]
@@ -71,6 +74,7 @@ def profile(
         probe.execute({"admitted": requests})
         probe.measure({"rows": (row,)} for row in _chunks(requests[0], facts.block_size, config))
         probe.measure({"rows": rows} for rows in _decodes(requests, facts.block_size))
+        probe.measure({"saves": (move,), "loads": (move,)} for move in _moves(facts))
     finally:
         names = tuple(request.request_id for request in requests)
         probe.execute({"released": names, "dropped_features": tuple(item.key for item in (*items, *large))})
@@ -171,6 +175,14 @@ def _decodes(requests: tuple[Request, ...], block_size: int) -> Iterator[tuple[R
         if width <= len(requests):
             yield tuple(
                 _row(request, request.num_prompt_tokens - 1, 1, block_size) for request in requests[:width]
+            )
+
+
+def _moves(facts: ModelFacts) -> Iterator[Move]:
+    for num_blocks in _MOVES:
+        if num_blocks <= min(facts.num_host_slots, facts.num_blocks):
+            yield Move(
+                request_id="profile", block_ids=tuple(range(num_blocks)), slots=tuple(range(num_blocks))
             )
 
 

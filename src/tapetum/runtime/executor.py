@@ -28,6 +28,7 @@ from tapetum.runtime.memory import (
     check_holds_picture,
     largest_step_bytes,
     plan_blocks,
+    plan_host_slots,
     room_of,
     token_bytes,
 )
@@ -44,7 +45,7 @@ class LocalExecutor:
     def __init__(self, model: VisionLanguageModel, facts: ModelFacts, seed: int) -> None:
         self.facts = facts
         self._device = model.spec.device
-        self._kv = KVStore(model.spec, facts.num_blocks, facts.block_size)
+        self._kv = KVStore(model.spec, facts.num_blocks, facts.block_size, facts.num_host_slots)
         self._features = FeatureStore()
         self._book = TokenBook()
         self._sampler = Sampler(seed)
@@ -53,6 +54,9 @@ class LocalExecutor:
 
     @torch.inference_mode()
     def execute(self, plan: BatchPlan) -> StepResult:
+        began = time.perf_counter()
+        moved_bytes = self._move(plan)
+        moved = time.perf_counter()
         self._take_over(plan)
         started = time.perf_counter()
         self._encoder.encode(plan.encodes)
@@ -71,6 +75,8 @@ class LocalExecutor:
             failed_features=self._encoder.failed,
             encode_s=encoded - started,
             forward_s=time.perf_counter() - encoded,
+            move_s=moved - began,
+            moved_bytes=moved_bytes,
         )
 
     @property
@@ -89,6 +95,17 @@ class LocalExecutor:
     def features_of(self, key: bytes) -> Tensor:
         """Features on the device, [visual tokens, hidden]."""
         return self._features.get(key)
+
+    def _move(self, plan: BatchPlan) -> int:
+        """Save and load blocks -> bytes that were copied."""
+        if not (plan.saves or plan.loads):
+            return 0
+        for move in plan.saves:
+            self._kv.save(move.block_ids, move.slots)
+        for move in plan.loads:
+            self._kv.load(move.slots, move.block_ids)
+        self._wait()
+        return self._kv.num_bytes(sum(len(move.slots) for move in (*plan.saves, *plan.loads)))
 
     def _take_over(self, plan: BatchPlan) -> None:
         for request_id in plan.released:
@@ -177,6 +194,7 @@ def _facts(
         feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + str(spec.dtype).encode(),
         encoder_fingerprint=model.encoder_fingerprint + str(spec.dtype).encode(),
+        num_host_slots=plan_host_slots(spec, max_model_len, config),
     )
 
 

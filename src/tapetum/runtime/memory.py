@@ -21,6 +21,7 @@ from tapetum.processing.extent import Extent
 HOST_SHARE = 0.4  # of the available host memory, when no size is given
 HOST_LIMIT = 4 * GIB
 HOST_MARGIN = 0.05  # of it that nobody gets: the rest of the process, and what allocators keep
+SWAP_BYTES = 4 * GIB  # of host memory beside a GPU, when no size is given
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -61,6 +62,18 @@ def plan_blocks(spec: ModelSpec, max_model_len: int, config: EngineConfig, room:
             f"{shown_bytes(max(0, room.kv_bytes))} ({room}); lower it, --max-model-len or --max-num-batched-tokens"
         )
     return blocks
+
+
+def plan_host_slots(spec: ModelSpec, max_model_len: int, config: EngineConfig) -> int:
+    """Number of KV blocks that the host keeps of preempted requests, never more than all rows could use at once.
+
+    None by default where the device's memory is the host's: a larger KV cache is the better use of it.
+    """
+    size = config.cache.block_size
+    wanted = config.cache.swap_bytes
+    if wanted is None:
+        wanted = SWAP_BYTES if spec.device.type == "cuda" else 0
+    return min(wanted // (token_bytes(spec) * size), -(-max_model_len // size) * config.schedule.max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

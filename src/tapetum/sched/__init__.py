@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tapetum.cache.blocks import BlockPool
+from tapetum.cache.host import HostSlots
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.prefix import PrefixTree
 from tapetum.cache.visual import VisualCache
@@ -10,6 +11,7 @@ from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.model import ModelFacts
 from tapetum.sched.scheduler import Scheduler
+from tapetum.sched.swap import Swap
 
 
 def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) -> Scheduler:
@@ -21,4 +23,6 @@ def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) ->
     visual = VisualCache(
         config.cache.feature_cache_bytes, facts.feature_bytes_per_token, facts.encoder_fingerprint
     )
-    return Scheduler(config.schedule, ledger, visual, cost, facts.max_model_len)
+    host = HostSlots(facts.num_host_slots)
+    swap = Swap(host, ledger, visual, cost, facts.block_size * facts.kv_bytes_per_token)
+    return Scheduler(config.schedule, ledger, visual, swap, cost, facts.max_model_len)

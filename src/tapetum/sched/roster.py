@@ -26,13 +26,14 @@ from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.promise import Promises, Prospect
 from tapetum.sched.queue import RankedQueue, rank_of
 from tapetum.sched.queued import Queued
+from tapetum.sched.swap import Swap
 from tapetum.sched.turns import Turns, seat_of
 
 _NEWEST = 0.1  # how much the newest stay counts in their average
 
 
 class Roster:
-    def __init__(self, ledger: Ledger, visual: VisualCache, cost: CostModel) -> None:
+    def __init__(self, ledger: Ledger, visual: VisualCache, swap: Swap, cost: CostModel) -> None:
         self.waiting: RankedQueue[Progress] = RankedQueue(attrgetter("rank"))
         self.running: RankedQueue[Progress] = RankedQueue(seat_of)
         self.finished: Counter[str] = Counter()
@@ -41,6 +42,7 @@ class Roster:
         self.prefix_hits = 0  # of those, found
         self._ledger = ledger
         self._visual = visual
+        self._swap = swap
         self._cost = cost
         self.queued = Queued()
         self.promises = Promises()
@@ -106,7 +108,7 @@ class Roster:
         state = progress.state
         self._remove_waiting(progress)
         state.phase = Phase.RUNNING
-        progress.begin(num_matched)
+        progress.begin(self._swap.load(state, num_matched))
         if state.first_scheduled_s is None:
             state.first_scheduled_s = now
             state.num_cached_tokens = num_matched
@@ -114,14 +116,19 @@ class Roster:
             self.prefix_hits += num_matched
         self.running.push(progress)
 
-    def preempt(self, progress: Progress) -> None:
-        """From running back to waiting: everything held is given back, outputs and rank are kept."""
+    def preempt(self, progress: Progress, *, may_save: bool = True) -> None:
+        """From running back to waiting: everything held is given back, outputs and rank are kept.
+
+        What its blocks hold may move to the host, where that is known to be right.
+        """
         state = progress.state
         self.running.remove(progress)
         self._push_waiting(progress)
         state.phase = Phase.WAITING
         state.num_preemptions += 1
         self.num_preemptions += 1
+        if may_save:
+            self._swap.save(state)
         self._give_back(progress)
 
     def charge(self, plan: BatchPlan, owners: Sequence[Progress], result: StepResult) -> None:
@@ -149,6 +156,7 @@ class Roster:
         else:
             self._remove_waiting(progress)
         state.phase = Phase.FINISHED
+        self._swap.forget((progress.request_id,))
         self._learn(progress, reason, now, error)
         self._give_back(progress)
         del self._live[progress.request_id]

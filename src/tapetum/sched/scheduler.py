@@ -32,13 +32,20 @@ from tapetum.sched.prospects import Prospects
 from tapetum.sched.roster import Roster
 from tapetum.sched.settle import Encodes, Tokens
 from tapetum.sched.shares import Shares
+from tapetum.sched.swap import Swap
 
 _LOOKAHEAD = 8  # requests that wait and are looked at for short ones
 
 
 class Scheduler:
     def __init__(
-        self, config: ScheduleConfig, ledger: Ledger, visual: VisualCache, cost: CostModel, max_model_len: int
+        self,
+        config: ScheduleConfig,
+        ledger: Ledger,
+        visual: VisualCache,
+        swap: Swap,
+        cost: CostModel,
+        max_model_len: int,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -46,7 +53,8 @@ class Scheduler:
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._max_running = max_running(config, ledger.block_size)
-        self._roster = Roster(ledger, visual, cost)
+        self._swap = swap
+        self._roster = Roster(ledger, visual, swap, cost)
         self._encodes = Encodes(visual, self._roster)
         self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
         self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
@@ -187,6 +195,7 @@ class Scheduler:
         self._roster.charge(plan, owners, result)
         news += self._encodes.settle(plan, result, now)
         news += self._tokens.settle(plan, result, owners, now)
+        self._recover(result.lost_moves)
         self._pace.ended(plan.step, now)
         return news
 
@@ -199,6 +208,7 @@ class Scheduler:
             step=plan.step,
             failed={row.request_id: error for row in plan.rows},
             failed_features={job.item.key: error for job in plan.encodes},
+            lost_moves=frozenset(move.request_id for move in (*plan.saves, *plan.loads)),
         )
         self._roster.return_released(plan.released)
         self._visual.return_dropped(plan.dropped_features)
@@ -219,6 +229,9 @@ class Scheduler:
             prefix_evictions=tree.num_evictions if tree else 0,
             feature_evictions=self._visual.num_evictions,
             num_preemptions=roster.num_preemptions,
+            num_host_blocks=self._swap.num_host_blocks,
+            num_saved_blocks=self._swap.num_saved_blocks,
+            num_loaded_blocks=self._swap.num_loaded_blocks,
             num_guessed_tokens=self._tokens.num_guessed,
             num_accepted_tokens=self._tokens.num_guessed_right,
             finished=dict(roster.finished),
@@ -313,14 +326,25 @@ class Scheduler:
         admitted = [progress for progress in owners if not progress.is_known]
         for progress in admitted:
             progress.is_known = True
+        saves, loads = self._swap.take_moves()
         return BatchPlan(
             step=self._step,
             rows=rows,
             encodes=encodes,
+            saves=saves,
+            loads=loads,
             admitted=tuple(progress.state.request for progress in admitted),
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
         )
+
+    def _recover(self, lost_moves: frozenset[str]) -> None:
+        """Requests whose blocks hold nobody knows what, on the host or back on the device, are computed again."""
+        self._swap.forget(lost_moves)
+        for request_id in lost_moves:
+            progress = self._roster.find(request_id)
+            if progress is not None and progress.state.phase is Phase.RUNNING:
+                self._roster.preempt(progress, may_save=False)
 
     def _end(
         self, request_id: str, reason: FinishReason, now: float, error: TapetumError | None = None
