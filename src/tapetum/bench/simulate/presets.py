@@ -84,7 +84,7 @@ PRESETS: Mapping[str, Preset] = {
             Source(mix={THUMBNAIL: 100}, rate=1.0, tenant="small"),
             Source(mix={THUMBNAIL: 100}, rate=10.0, tenant="large"),
         ),
-        load=6.0,
+        load=12.0,
         about="two tenants, of whom one sends ten times the pictures of the other, and each more than its half",
     ),
     "text": Preset(sources=(Source(mix={TEXT: 100}),), load=0.9, about="text alone"),
