@@ -23,6 +23,7 @@ from tapetum.engine.find import find_model
 from tapetum.engine.paper import read_paper
 from tapetum.models.table import load_model
 from tapetum.ops.table import torch_table
+from tapetum.processing.options import ProcessorOptions
 from tests.gguf_files import embedding, metadata, write_gguf
 
 CPU = torch.device("cpu")
@@ -209,6 +210,46 @@ def key_paths(values: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
         yield (key,)
         if isinstance(value, dict):
             yield from ((key, *rest) for rest in key_paths(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "key", "value"),
+    [
+        ("gemma-3-1b-it", "config.json", "num_hidden_layers", 10**9),
+        ("gemma-3-4b-it", "config.json", "text_config__head_dim", 10**9),
+        ("gemma-3-4b-it", "config.json", "text_config__query_pre_attn_scalar", 0),
+        ("llava-1.5-7b-hf", "config.json", "vision_config__num_hidden_layers", 10**9),
+        ("llava-1.5-7b-hf", "config.json", "vision_config__patch_size", 10**9),
+        ("llama-3.2-1b-instruct", "config.json", "rope_scaling__low_freq_factor", 0),
+        ("qwen2-vl-2b-instruct", "config.json", "hidden_size", 10**9),
+        ("qwen2-vl-2b-instruct", "config.json", "vision_config__depth", 10**9),
+        ("qwen3-30b-a3b", "config.json", "num_experts", 10**9),
+        ("internvl3-8b-hf", "config.json", "image_token_id", 10**400),
+        ("internvl3-8b-hf", "config.json", "downsample_ratio", 10**400),
+        ("internvl3-8b-hf", "preprocessor_config.json", "min_patches", 10**9),
+        ("internvl3-8b-hf", "preprocessor_config.json", "image_mean", [float("nan")] * 3),
+    ],
+)
+@pytest.mark.timeout(10)  # nothing is as long as such a number says
+def test_an_absurd_number_is_refused_at_once(
+    tmp_path: Path, name: str, file: str, key: str, value: object
+) -> None:
+    directory = tmp_path / name
+    shutil.copytree(CONFIGS / name, directory)
+    edit(file, **{key: value})(directory)
+    with pytest.raises(CheckpointError, match=rf"{key.split('__')[-1]} is .*, must be ") as refused:
+        read_paper(directory)
+    assert len(refused.value.message) < 300
+
+
+def test_an_absurd_edge_of_pictures_is_that_of_the_largest(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(CONFIGS / "smolvlm-256m-instruct", directory)
+    edit("preprocessor_config.json", size={"longest_edge": 10**9})(directory)
+    processor = read_paper(directory).processor
+    options = ProcessorOptions(max_visual_tokens=400)
+    geometry = processor.geometry("image", 4000, 3000, options=options)
+    assert 64 < geometry.num_tokens <= 400
 
 
 def test_a_clip_without_frames_a_second_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,30 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TypeGuard, cast
 
+from tapetum.core.checks import shown
 from tapetum.core.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+_HIGHEST = 2**31 - 1
+# What as much is made of as they say: far above any checkpoint, and soon counted through.
+_HIGHEST_OF = {
+    "depth": 4096,
+    "num_hidden_layers": 4096,
+    "num_experts": 4096,
+    "num_local_experts": 4096,
+    "max_dynamic_patch": 4096,
+    "max_patches": 4096,
+    "min_dynamic_patch": 4096,
+    "min_patches": 4096,
+    "head_dim": 2**16,
+    "hidden_size": 2**20,
+}
 
 
 def read_text(path: Path) -> str | None:
@@ -75,6 +93,8 @@ class ConfigReader:
         value = self._take(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise self._wrong(key, value, f"an integer of at least {low}")
+        if value > (highest := _HIGHEST_OF.get(key, _HIGHEST)):
+            raise self._wrong(key, value, f"at most {highest}")
         return value
 
     def side(self, key: str, default: int | None = None) -> int:
@@ -83,12 +103,16 @@ class ConfigReader:
         sides = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
         if len(sides) != 2 or sides[0] != sides[1] or type(sides[0]) is not int or sides[0] < 1:
             raise self._wrong(key, value, "an integer of at least 1, or two that are equal")
+        if sides[0] > _HIGHEST:
+            raise self._wrong(key, value, f"at most {_HIGHEST}")
         return sides[0]
 
-    def number(self, key: str, default: float | None = None) -> float:
+    def number(self, key: str, default: float | None = None, *, above: float | None = None) -> float:
         value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._wrong(key, value, "a number")
+        if not _is_number(value):
+            raise self._wrong(key, value, "a finite number")
+        if above is not None and value <= above:
+            raise self._wrong(key, value, f"above {above:g}")
         return float(value)
 
     def word(self, key: str, default: str | None = None) -> str:
@@ -105,7 +129,7 @@ class ConfigReader:
 
     def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         value = self._take(key, default)
-        if not isinstance(value, (list, tuple)) or not all(type(item) is int for item in value):
+        if not isinstance(value, (list, tuple)) or not all(map(_is_integer, value)):
             raise self._wrong(key, value, "a list of integers")
         return tuple(value)
 
@@ -113,7 +137,7 @@ class ConfigReader:
         value = self._take(key, default)
         pairs = value if isinstance(value, (list, tuple)) else ()
         for pair in pairs:
-            if not isinstance(pair, (list, tuple)) or [type(item) for item in pair] != [int, int]:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(map(_is_integer, pair)):
                 pairs = ()
         if not pairs:
             raise self._wrong(key, value, "a list of pairs of integers")
@@ -121,8 +145,8 @@ class ConfigReader:
 
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
         value = self._take(key, default)
-        if not isinstance(value, (list, tuple)) or not all(type(item) in (int, float) for item in value):
-            raise self._wrong(key, value, "a list of numbers")
+        if not isinstance(value, (list, tuple)) or not all(map(_is_number, value)):
+            raise self._wrong(key, value, "a list of finite numbers")
         return tuple(map(float, value))
 
     def words(self, key: str) -> tuple[str, ...]:
@@ -162,4 +186,13 @@ class ConfigReader:
         return default
 
     def _wrong(self, key: str, value: object, wanted: str) -> CheckpointError:
-        return CheckpointError(f"{self.name}: {key} is {value!r}, must be {wanted}")
+        return CheckpointError(f"{self.name}: {key} is {shown(value)}, must be {wanted}")
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return type(value) is int and abs(value) <= _HIGHEST
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """One that is finite, and so large at most that a float holds it."""
+    return type(value) in (int, float) and abs(cast("float", value)) <= sys.float_info.max

@@ -254,7 +254,7 @@ def _read_activation(reader: ConfigReader, kind: _Kind) -> Activation:
 def _read_query_scale(reader: ConfigReader, kind: _Kind, head_dim: int) -> float:
     if not kind.is_gemma:
         return 1.0
-    return (head_dim / reader.number("query_pre_attn_scalar", 256.0)) ** 0.5
+    return (head_dim / reader.number("query_pre_attn_scalar", 256.0, above=0)) ** 0.5
 
 
 def _read_experts(reader: ConfigReader, kind: _Kind, num_layers: int) -> ExpertsConfig | None:

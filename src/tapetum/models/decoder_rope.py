@@ -48,11 +48,11 @@ def read_rope(
     if head_dim % 2:
         raise CheckpointError(f"config.json: head_dim is {head_dim}, must be even to turn values in pairs")
     rope.only("partial_rotary_factor", 1.0)
-    theta = rope.number("rope_theta", theta)
+    theta = rope.number("rope_theta", theta, above=1)
     powers = theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     plain, scale = 1.0 / powers, 1.0
     if kind == "linear":
-        plain /= rope.number("factor")
+        plain /= rope.number("factor", above=0)
     elif kind == "llama3":
         plain = _stretch_low(rope, plain, max_positions)
     elif kind == "yarn":
@@ -66,9 +66,9 @@ def read_rope(
 
 def _stretch_low(rope: ConfigReader, plain: Tensor, max_positions: int) -> Tensor:
     """Llama 3.1: frequencies with few turns in the original context are divided, those between in part."""
-    factor = rope.number("factor")
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    original = rope.number("original_max_position_embeddings", float(max_positions))
+    factor = rope.number("factor", above=0)
+    low, high = rope.number("low_freq_factor", above=0), rope.number("high_freq_factor", above=0)
+    original = rope.number("original_max_position_embeddings", float(max_positions), above=0)
     length = 2 * math.pi / plain
     smooth = (original / length - low) / (high - low)
     between = (1 - smooth) * plain / factor + smooth * plain
@@ -81,13 +81,16 @@ def _stretch_between(
     rope: ConfigReader, powers: Tensor, theta: float, max_positions: int
 ) -> tuple[Tensor, float]:
     """YaRN (Peng et al., 2023): a ramp from frequencies that stay to those that are divided, and a scale."""
-    factor, half = rope.number("factor"), len(powers)
-    original = rope.number("original_max_position_embeddings", float(max_positions))
+    factor, half = rope.number("factor", above=0), len(powers)
+    original = rope.number("original_max_position_embeddings", float(max_positions), above=0)
 
     def place_of(turns: float) -> float:  # of the pair that turns so often in the original context
         return 2 * half * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = place_of(rope.number("beta_fast", 32.0)), place_of(rope.number("beta_slow", 1.0))
+    low, high = (
+        place_of(rope.number("beta_fast", 32.0, above=0)),
+        place_of(rope.number("beta_slow", 1.0, above=0)),
+    )
     if rope.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)

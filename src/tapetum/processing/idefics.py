@@ -191,7 +191,7 @@ class IdeficsProcessor:
         tokens = options.max_visual_tokens
         if options.detail == "low":
             area, tokens = area // LOW_DETAIL_SHARE, min(tokens or LOW_DETAIL_TOKENS, LOW_DETAIL_TOKENS)
-        for edge in (longest, *range((longest - 1) // tile * tile, tile, -tile)):
+        for edge in (longest, *range((min(longest, MAX_EDGE) - 1) // tile * tile, tile, -tile)):
             field = whole_tiles(edge_size(size, edge), tile)
             count = self._num_tiles(field) * self._tokens.num_tokens
             if field[0] * field[1] <= area and (tokens is None or count <= tokens):

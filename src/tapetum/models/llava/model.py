@@ -100,7 +100,9 @@ def _read_tower(reader: ConfigReader, depth: int, directory: Path, usual: str) -
         raise CheckpointError(
             f"{reader.name}: model_type is {kind!r}, supported are {CLIP} and {SIGLIP}; use another checkpoint"
         )
-    is_clip, patch = kind == CLIP, reader.side("patch_size")
+    is_clip, patch, tile = kind == CLIP, reader.side("patch_size"), reader.side("image_size")
+    if patch > tile:
+        raise CheckpointError(f"{reader.name}: patch_size is {patch}, must be at most image_size, {tile}")
     reader.only("num_channels", 3)
     mean, std = read_colours(read_settings(directory))
     return TowerConfig(
@@ -115,7 +117,7 @@ def _read_tower(reader: ConfigReader, depth: int, directory: Path, usual: str) -
         ),
         depth=depth,
         patch_size=patch,
-        side=reader.side("image_size") // patch,
+        side=tile // patch,
         image_mean=mean,
         image_std=std,
         has_patch_bias=not is_clip,
