@@ -9,7 +9,7 @@ import pytest
 
 from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR
-from tapetum.core.config import DeviceConfig, EngineConfig, ModelConfig, ScheduleConfig
+from tapetum.core.config import DeviceConfig, EngineConfig, MediaConfig, ModelConfig, ScheduleConfig
 from tapetum.core.errors import CheckpointError, ConfigError
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.find import find_model
@@ -126,6 +126,9 @@ def test_the_profile_stays_within_small_limits(max_model_len, max_num_batched_to
         schedule=ScheduleConfig(
             max_num_seqs=9, max_num_batched_tokens=max_num_batched_tokens, encoder_budget_tokens=20
         ),
+        media=MediaConfig(
+            limit_per_prompt=0 if max_model_len < 18 else 1
+        ),  # 16 tokens are the least of a picture
     )
     executor = load_executor(MODEL_DIR, config)
     plans = []
@@ -142,7 +145,7 @@ def test_the_profile_stays_within_small_limits(max_model_len, max_num_batched_to
 
 
 def test_an_engine_with_the_smallest_context_answers():
-    with LLM(max_model_len=2, dtype="float32", threads=1) as llm:
+    with LLM(max_model_len=2, dtype="float32", threads=1, limit_mm_per_prompt=0) as llm:
         [output] = llm.generate("a", SamplingParams(ignore_eos=True))
     assert len(output.outputs[0].token_ids) == 1
 
