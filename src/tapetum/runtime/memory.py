@@ -21,7 +21,6 @@ from tapetum.processing.extent import Extent
 HOST_SHARE = 0.4  # of the available host memory, when no size is given
 HOST_LIMIT = 4 * GIB
 HOST_MARGIN = 0.05  # of it that nobody gets: the rest of the process, and what allocators keep
-SWAP_BYTES = 4 * GIB  # of host memory beside a GPU, when no size is given
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -72,7 +71,8 @@ def plan_host_slots(spec: ModelSpec, max_model_len: int, config: EngineConfig) -
     size = config.cache.block_size
     wanted = config.cache.swap_bytes
     if wanted is None:
-        wanted = SWAP_BYTES if spec.device.type == "cuda" else 0
+        is_apart = spec.device.type == "cuda"
+        wanted = min(int(_host_available() * HOST_SHARE), HOST_LIMIT) if is_apart else 0
     return min(wanted // (token_bytes(spec) * size), -(-max_model_len // size) * config.schedule.max_num_seqs)
 
 
@@ -105,9 +105,7 @@ def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int) -> Room:
     """What is free now that the weights are there, less what must stay free."""
     features = config.cache.feature_cache_bytes if spec.step.patch_bytes else 0
     if spec.device.type != "cuda":
-        available = host_available_bytes(
-            _read(_MEMINFO), _read(_GROUP / "memory.max"), _read(_GROUP / "memory.stat")
-        )
+        available = _host_available()
         limit = min(int(available * HOST_SHARE), HOST_LIMIT)
         return Room(
             free_bytes=int(available * (1 - HOST_MARGIN)),
@@ -133,6 +131,10 @@ def host_available_bytes(meminfo: str, group_limit: str = "", group_stat: str = 
         return free
     used = _numbers(group_stat)
     return min(free, max(0, int(group_limit) - used.get("anon", 0) - used.get("shmem", 0)))
+
+
+def _host_available() -> int:
+    return host_available_bytes(_read(_MEMINFO), _read(_GROUP / "memory.max"), _read(_GROUP / "memory.stat"))
 
 
 def _numbers(text: str) -> dict[str, int]:
