@@ -310,3 +310,15 @@ def test_admission_leaves_the_watermark_free_but_never_stops_the_only_one() -> N
     stage.add(make_request("one", range(2000, 2640), max_tokens=2), make_request("two", range(5000, 5156)))
     stage.step()
     assert stage.scheduler.num_waiting == 1  # 160 blocks and 39 would leave 1 of 2
+
+
+def test_interactive_streams_hardly_feel_a_picture_that_encodes_and_others_start_soon() -> None:
+    room = _room(schedule="interactive")
+    _come(room, "large", [1, make_item("large", 2000), 2])
+    for step in range(60):
+        before_s = room.now
+        if step == 20:
+            _come(room, "text", range(100, 150))
+        room.step()
+        assert room.now - before_s <= 1.4 * BASE_S + SIZE * TOKEN_S + 1e-6
+        assert step < 30 or "text" in room.ends
