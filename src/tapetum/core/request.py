@@ -259,7 +259,7 @@ class RequestState:
 
     @property
     def num_tokens(self) -> int:
-        return self.request.num_prompt_tokens + len(self.output_token_ids)
+        return len(self.request.prompt.token_ids) + len(self.output_token_ids)  # asked often
 
     @property
     def num_remaining_tokens(self) -> int:

@@ -45,7 +45,8 @@ class Progress:
     @property
     def is_decoding(self) -> bool:
         """The only token to compute is the one sampled last."""
-        return bool(self.state.output_token_ids) and self.state.num_remaining_tokens == 1
+        state = self.state  # asked for all that runs, several times a step
+        return bool(state.output_token_ids) and state.num_tokens - state.num_computed_tokens == 1
 
     @property
     def num_tokens_left(self) -> int:

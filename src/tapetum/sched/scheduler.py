@@ -274,6 +274,8 @@ class Scheduler:
 
         One with a picture is also let in where nobody else has something to encode: the encoder has time for it.
         """
+        if self.num_running >= self._max_running:
+            return
         for progress in self._roster.turns.waiting():
             may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
             if self.num_running >= self._max_running or not (draft.has_room or may_encode):

@@ -30,6 +30,7 @@ class Turns:
     def __init__(self) -> None:
         self._fairness = Fairness()
         self._lines: dict[str, RankedQueue[Progress]] = {}
+        self._undecided: tuple[Iterable[Progress], float] | None = None
 
     def push(self, progress: Progress) -> None:
         """It waits."""
@@ -43,16 +44,12 @@ class Turns:
             del self._lines[progress.account]
 
     def begin(self, running: Iterable[Progress], now: float) -> None:
-        """The turns of a step are decided by what was charged until now."""
-        heads = {account: line.first.rank for account, line in self._lines.items()}
-        for progress in running:
-            if not progress.is_decoding:
-                account, rank = progress.account, progress.rank
-                heads[account] = min(rank, heads.get(account, rank))
-        self._fairness.begin(heads, now)
+        """The turns of a step are decided by what was charged until now, once they are asked for."""
+        self._undecided = (running, now)
 
     def waiting(self) -> Iterator[Progress]:
         """In the order in which to let them in, which may be done meanwhile; nobody may come."""
+        self._decide()
         return self._fairness.in_turn({account: tuple(line) for account, line in self._lines.items()})
 
     def prefills(
@@ -63,8 +60,23 @@ class Turns:
         for progress in running:
             if not progress.is_decoding:
                 lines[progress.account].append(progress)
+        if not lines:
+            return []
+        self._decide()
         groups = {account: sorted(line, key=key) for account, line in lines.items()}
         return list(self._fairness.in_turn(groups))
 
     def charge(self, account: str, seconds: float) -> None:
         self._fairness.charge(account, seconds)
+
+    def _decide(self) -> None:
+        if self._undecided is None:
+            return
+        running, now = self._undecided
+        self._undecided = None
+        heads = {account: line.first.rank for account, line in self._lines.items()}
+        for progress in running:
+            if not progress.is_decoding:
+                account, rank = progress.account, progress.rank
+                heads[account] = min(rank, heads.get(account, rank))
+        self._fairness.begin(heads, now)
