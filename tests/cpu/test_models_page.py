@@ -22,7 +22,7 @@ def test_a_page_is_written_and_a_change_of_it_noticed(
     assert (
         "| Gemma 3 | `gemma3` | text, pictures | SigLIP | pooling, linear | Gemma 3, windows | yes |" in text
     )
-    assert "| qwen2-vl-2b-instruct | `qwen2_vl` | 2.21 B | 4.11 GiB | 28 KiB | 32,768 | 2,691 |" in text
+    assert "| qwen2-vl-2b-instruct | `qwen2_vl` | 2.21 B | 4.12 GiB | 28 KiB | 32,768 | 2,691 |" in text
     assert main(["--check", "--page", str(page)]) == 0
     page.write_text(text.replace("2.21 B", "2.22 B"))
     assert main(["--check", "--page", str(page)]) == 1
