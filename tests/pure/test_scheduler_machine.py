@@ -10,6 +10,7 @@ from tapetum.core.errors import DeadlineOutOfReach, DeadlinePassed, EngineError,
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request
+from tapetum.core.tenant import salted
 from tapetum.sched.foresight import Foresight
 from tests.pure.stage import SIZE, Stage
 from tests.scripted import ScriptedExecutor, hashed_token, make_item, make_request
@@ -93,8 +94,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         segments=SEGMENTS,
         max_tokens=st.integers(1, 30),
-        priority=st.integers(-1, 1),
-        tenant=st.sampled_from(["", "x"]),
+        priority=st.integers(-3, 3),
+        tenant=st.sampled_from(["", "x", salted("y", "a"), salted("y", "b")]),
         has_stop=st.booleans(),
         patience=st.sampled_from([None, None, None, 12.0]),
     )
@@ -250,6 +251,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert blocks == self.stage.scheduler._ledger.pool.num_blocks
         assert stats.feature_bytes <= self.stage.scheduler._visual.capacity_bytes
         assert sum(stats.finished.values()) == len(self.stage.ends) + told
+
+    @invariant()
+    def turns_remember_no_more_than_accounts(self) -> None:
+        if hasattr(self, "stage"):
+            assert self.stage.scheduler._roster.turns._fairness.num_counters <= 3
 
     @rule()
     def reset_caches(self) -> None:
