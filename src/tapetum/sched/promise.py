@@ -17,9 +17,12 @@ from tapetum.core.errors import DeadlineOutOfReach, DeadlinePassed
 
 KEPT_SHARE = 0.99  # of requests, that are no later than they were promised
 LEAST_MARGIN, MOST_MARGIN = 0.5, 4.0
+_UNSURE_MARGIN = 1.5  # while less than this many requests have taught what it is
+_ENOUGH = 20
 _LENGTH_SHARE = 0.9  # of answers, that are no longer than one is expected to be
 _MISSED = 1.25  # a request that its deadline ended would have taken this much longer, or more
 _NUM_REMEMBERED = 200  # of each kind
+_REFUSALS = 5  # make one of them be forgotten
 _LEAST_LEFT = 0.1  # of a step, for encodes and prefills beside many decodes
 
 
@@ -103,10 +106,13 @@ class Promises:
         self._ratios = {True: _Recent(), False: _Recent()}
         self._paces = _Recent()  # seconds of a token behind the first
         self._lengths = _Recent()  # tokens of answers
+        self._num_refused = {True: 0, False: 0}
 
     def margin(self, *, has_media: bool) -> float:
-        """How many times as long as predicted a first token may take; 1 while nothing is known."""
-        return min(max(self._ratios[has_media].quantile(KEPT_SHARE, 1.0), LEAST_MARGIN), MOST_MARGIN)
+        """How many times as long as predicted a first token may take."""
+        ratios = self._ratios[has_media]
+        least = LEAST_MARGIN if len(ratios) >= _ENOUGH else _UNSURE_MARGIN
+        return min(max(ratios.quantile(KEPT_SHARE, least), least), MOST_MARGIN)
 
     def answer_tokens(self, least: int, most: int) -> float:
         """How long an answer within these bounds is expected to be; `least` while nothing is known."""
@@ -130,6 +136,13 @@ class Promises:
         if num_steps > 0:
             self._paces.add(took_s / num_steps)
 
+    def observe_refusal(self, *, has_media: bool) -> None:
+        """Who is refused teaches nothing: now and then forget something, so that no margin refuses all for good."""
+        self._num_refused[has_media] += 1
+        if self._num_refused[has_media] % _REFUSALS == 0:
+            self._ratios[has_media].drop_oldest()
+            self._paces.drop_oldest()
+
     def observe_length(self, num_tokens: int) -> None:
         """An answer came to its own end, or to the limit it had."""
         self._lengths.add(num_tokens)
@@ -142,11 +155,18 @@ class _Recent:
         self._came: deque[float] = deque()
         self._sorted: list[float] = []
 
+    def __len__(self) -> int:
+        return len(self._came)
+
     def add(self, number: float) -> None:
         if len(self._came) == _NUM_REMEMBERED:
-            del self._sorted[bisect_left(self._sorted, self._came.popleft())]
+            self.drop_oldest()
         self._came.append(number)
         insort(self._sorted, number)
+
+    def drop_oldest(self) -> None:
+        if self._came:
+            del self._sorted[bisect_left(self._sorted, self._came.popleft())]
 
     def quantile(self, share: float, default: float) -> float:
         """The smallest that this share of them does not exceed."""

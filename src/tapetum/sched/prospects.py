@@ -51,8 +51,15 @@ class Prospects:
             check_in_time(left_s, prospect)
         except (DeadlineOutOfReach, DeadlinePassed):
             prospect = self._of(request, self._ledger.num_found(RequestState(request)))
-            check_in_time(left_s, prospect)
+            self._check_again(left_s, prospect)
         return prospect
+
+    def _check_again(self, left_s: float, prospect: Prospect) -> None:
+        try:
+            check_in_time(left_s, prospect)
+        except DeadlineOutOfReach:
+            self._roster.promises.observe_refusal(has_media=prospect.encode_s > 0)
+            raise
 
     def _of(self, request: Request, num_found: int) -> Prospect:
         """With so many tokens found in the prefix tree."""
@@ -95,8 +102,7 @@ class Prospects:
         roster = self._roster
         if not roster.num_deadlines:
             return []
-        prefills = (progress for progress in roster.running if not progress.is_decoding)
-        candidates = [*prefills, *islice(roster.waiting, _NUM_NEXT)]
+        candidates = [*roster.prefills(), *islice(roster.waiting, _NUM_NEXT)]
         return [
             roster.end(progress, "error", now, error=error)
             for progress in candidates
@@ -133,20 +139,24 @@ class Prospects:
     def _load(self, priority: int, *, has_encode: bool) -> Load:
         ahead = self._roster.queued.ahead(priority, has_media=has_encode)
         pending = self._roster.queued.total()
+        ready_s = 0.0
         for part in self._parts_left():
             pending.add(part)
+            ready_s += 0.0 if part.encode_s else part.prefill_s
             if has_encode or not part.encode_s:
                 ahead.add(part)
-        decodes = [progress for progress in self._roster.running if progress.is_decoding]
-        context = sum(progress.state.num_tokens for progress in decodes)
-        decode_s = self._cost.step_seconds(len(decodes), context) if decodes else 0.0
-        own_decode_s = self._cost.step_seconds(len(decodes) + 1, context)
+        prefills = self._roster.prefills()
+        num_decodes = len(self._roster.running) - len(prefills)
+        context = sum(progress.state.num_tokens for progress in tuple(self._roster.running))
+        context -= sum(progress.state.num_tokens for progress in prefills)
+        decode_s = self._cost.step_seconds(num_decodes, context) if num_decodes > 0 else 0.0
+        own_decode_s = self._cost.step_seconds(num_decodes + 1, context)
         limit_s = max(self._limit_s(decode_s), own_decode_s)
         has_slices = pending.encode_s > 0 and not has_encode
         rest_s = (limit_s - decode_s) * (1 - ENCODE_SHARE if has_slices else 1.0)
         return Load(
             ahead_s=ahead.seconds,
-            flight_s=self._flight_s(decode_s, pending),
+            flight_s=self._flight_s(decode_s, pending.encode_s, ready_s),
             pending_s=pending.seconds,
             stay_s=self._stay_s(ahead.count),
             decode_s=own_decode_s,
@@ -155,12 +165,12 @@ class Prospects:
             rest_s=rest_s,
         )
 
-    def _flight_s(self, decode_s: float, pending: Sum) -> float:
+    def _flight_s(self, decode_s: float, encode_s: float, prefill_s: float) -> float:
         """How long the step may take that is carried out when somebody comes."""
         if decode_s:
             return self._limit_s(decode_s)
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
-        return min(budget.encode_s, pending.encode_s) + min(budget.prefill_s, pending.prefill_s)
+        return min(budget.encode_s, encode_s) + min(budget.prefill_s, prefill_s)
 
     def _limit_s(self, decode_s: float) -> float:
         """How long a step may take; where only its prefills are limited, these and the decodes."""
@@ -183,15 +193,14 @@ class Prospects:
     def _parts_left(self) -> Iterator[Sum]:
         """What is left to encode and prefill of each request that runs; a picture of several counts once."""
         seen: set[bytes] = set()
-        for progress in tuple(self._roster.running):
-            if not progress.is_decoding:
-                state = progress.state
-                start, length = state.num_computed_tokens, state.num_remaining_tokens
-                yield Sum(
-                    count=0,
-                    encode_s=self._encode_s(state.request.prompt.spans, seen, start),
-                    prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
-                )
+        for progress in self._roster.prefills():
+            state = progress.state
+            start, length = state.num_computed_tokens, state.num_remaining_tokens
+            yield Sum(
+                count=0,
+                encode_s=self._encode_s(state.request.prompt.spans, seen, start),
+                prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
+            )
 
     def _encode_s(self, spans: Iterable[Span], seen: set[bytes], num_computed: int) -> float:
         """What is left to encode of the spans behind the computed tokens, without those `seen`."""

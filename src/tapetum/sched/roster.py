@@ -49,6 +49,7 @@ class Roster:
         self.turns = Turns()
         self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
+        self._prefills: dict[str, Progress] = {}  # of those that run, with some that decode again
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
         self._num_added = 0
@@ -78,6 +79,14 @@ class Roster:
         return any(
             span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
         )
+
+    def prefills(self) -> list[Progress]:
+        """Those that run and do not decode yet, in the order of their admission. May be asked from another thread."""
+        return [progress for progress in tuple(self._prefills.values()) if not progress.is_decoding]
+
+    def note_decode(self, progress: Progress) -> None:
+        """It has its first token."""
+        self._prefills.pop(progress.request_id, None)
 
     def add(self, request: Request, now: float, prospect: Prospect) -> None:
         if request.request_id in self._live:
@@ -115,6 +124,7 @@ class Roster:
             self.prefix_queries += state.num_tokens
             self.prefix_hits += num_matched
         self.running.push(progress)
+        self._prefills[progress.request_id] = progress
 
     def preempt(self, progress: Progress, *, may_save: bool = True) -> None:
         """From running back to waiting: everything held is given back, outputs and rank are kept.
@@ -127,6 +137,7 @@ class Roster:
         state.phase = Phase.WAITING
         state.num_preemptions += 1
         self.num_preemptions += 1
+        self._prefills.pop(progress.request_id, None)
         if may_save:
             self._swap.save(state)
         self._give_back(progress)
@@ -160,6 +171,7 @@ class Roster:
         self._learn(progress, reason, now, error)
         self._give_back(progress)
         del self._live[progress.request_id]
+        self._prefills.pop(progress.request_id, None)
         self._forget_deadlines()
         self._released.append(progress.request_id)
         self.finished[reason] += 1

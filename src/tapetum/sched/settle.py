@@ -119,6 +119,7 @@ class Tokens:
         is_first = state.first_token_s is None
         if is_first:
             state.first_token_s = now
+            self._roster.note_decode(progress)
             # a grammar says anew after every token what may come
             is_free = self._may_guess and state.request.sampling.grammar is None
             progress.speculation = Speculation(state) if is_free else None
