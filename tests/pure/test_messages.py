@@ -74,7 +74,7 @@ def request(*segments: int | MediaItem) -> Request:
     size = len(made.prompt.token_ids)
     positions = np.arange(3 * size, dtype=np.int64).reshape(3, size)
     prompt = replace(made.prompt, position_ids=positions, position_delta=-4)
-    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7))
+    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7), left_out=("video",))
 
 
 def crossed(sent: Request, offsets: dict[bytes, int]) -> tuple[Request, list[ItemMessage]]:
