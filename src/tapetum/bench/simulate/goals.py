@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from tapetum.bench.simulate.bound import passed
 from tapetum.bench.simulate.coefficients import Coefficients
 from tapetum.bench.simulate.presets import PICTURE, PRESETS
-from tapetum.bench.simulate.promises import Promise
 from tapetum.bench.simulate.prompts import Prompts
 from tapetum.bench.simulate.simulation import Setup, Simulation, tapetum
 from tapetum.bench.simulate.study import Study, draw, keeping, study
@@ -85,11 +84,14 @@ def kept_of_accepted(coefficients: Coefficients, count: int, seed: int) -> float
 
 
 def ladder_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
-    """Goodput at three times what can be done, with the ladder of picture sizes over without."""
+    """Goodput at three times what can be done, with the ladder of picture sizes over without.
+
+    Its target is what a picture takes on an idle device, a quarter of what is promised.
+    """
     setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(), seed=seed)
     trace, _ = draw(PRESETS["overload"], setup, count)
     setup = keeping(setup, trace)
-    target_s = Promise().ttft_s(Prompts(coefficients).unloaded(PICTURE))
+    target_s = Prompts(coefficients).unloaded(PICTURE).ttft_s
     with_ladder, without = (
         study("overload", trace, replace(setup, schedule=schedule), has_baseline=False).ours.num_good
         for schedule in (replace(setup.schedule, quality_ladder_s=target_s), setup.schedule)
