@@ -147,7 +147,7 @@ class Clients:
     def __enter__(self) -> Clients:
         started: tuple[ModelFacts, ModelFiles] = self._link.start(self._hear, self._die)
         facts, files = started
-        self._front = Front(files, self._config, facts)
+        self._front = Front(files, self._config, facts, forecast=self._link.forecast, clock=self._link.clock)
         return self
 
     def __exit__(self, *_: object) -> None:
