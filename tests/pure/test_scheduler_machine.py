@@ -152,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert left_out <= preempted | out_of_time
 
     def _check_slices(self, before: list[MediaItem]) -> None:
-        """The encode that is due first goes on in every step, while somebody waits for it; two are under way at most."""
+        """What is due first goes on in every step, while somebody waits for it; two are under way at most."""
         under_way = self.stage.scheduler._encodes.under_way
         unfinished = [job for job in self.in_flight.encodes if job.end < 1]
         assert len(under_way) <= 2 and [job.item for job in unfinished] == [

@@ -22,7 +22,7 @@ class Degradation:
     """Why a model sees less of a picture or clip than was asked for."""
 
     reason: DegradationReason
-    requested: tuple[int, int] | None = None  # width, height it would have been scaled to, where that is known
+    requested: tuple[int, int] | None = None  # width, height at full size, where that is known
     rung: Rung | None = None  # what it got instead; None = the model sees nothing of it
 
 
