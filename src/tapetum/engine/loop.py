@@ -1,4 +1,4 @@
-"""The thread that steps an engine, with another one that carries the steps out (overlap.py).
+"""The thread that steps an engine, by itself or with another one that carries the steps out (pace.py).
 
 Owns the thread: it sleeps while there is nothing to do, beats while it lives, and ends in one of two ways, stopped
 (drained, or the rest aborted) or dead (the only broad catch of the thread). What happens to the news is up to the
@@ -15,7 +15,7 @@ from tapetum.core.errors import EngineDead
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.output import Delta
-from tapetum.engine.overlap import Overlap
+from tapetum.engine.pace import pace_of
 
 _log = logging.getLogger(__name__)
 _BEAT_S = 1.0  # longest sleep of an idle loop
@@ -36,7 +36,7 @@ class EngineLoop:
         self._on_news = on_news
         self._on_death = on_death
         self._changed = threading.Condition()
-        self._overlap = Overlap(engine, self._changed, self._tell)
+        self._pace = pace_of(engine, self._changed, self._tell)
         self._last_beat_s = engine.clock()
         self._stop_by_s: float | None = None  # set when stopping: drain until then
         self._is_dead = False
@@ -78,14 +78,14 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._overlap.turn()
-            self._overlap.close()
+                self._pace.turn()
+            self._pace.close()
             self._tell(self._engine.abort_all())
             self._engine.end()
         except BaseException as error:
             self._is_dead = True
             _log.exception("the engine loop has ended")
-            self._overlap.drop()
+            self._pace.drop()
             self._on_death(
                 EngineDead(f"the engine loop has ended: {type(error).__name__}: {error}; restart the engine")
             )
