@@ -34,7 +34,12 @@ class Straight:
         self._engine, self._on_news = engine, on_news
 
     def turn(self) -> None:
-        if news := self._engine.step():
+        if self._engine.has_mail:  # who has come hears so before the step, not behind it
+            self._tell(self._engine.take_news())
+        self._tell(self._engine.step())
+
+    def _tell(self, news: Mapping[str, Delta]) -> None:
+        if news:
             self._on_news(news)
 
     def close(self) -> None:
