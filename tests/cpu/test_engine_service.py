@@ -24,6 +24,7 @@ from tapetum.core.errors import (
 from tapetum.core.request import SamplingParams
 from tapetum.engine import link as link_module
 from tapetum.engine import loop as loop_module
+from tapetum.engine import pace
 from tapetum.engine.output import Delta
 from tapetum.engine.service import AsyncEngine
 from tests.cpu.engine_kit import SpeakingExecutor, assert_at_rest, close_engines, engine_with, picture, spoken
@@ -164,7 +165,8 @@ async def test_refusal_and_acceptance_do_not_wait_for_the_step(service, executor
     assert (await generation.output()).outputs[0].text == TEXT
 
 
-async def test_acceptance_does_not_wait_for_the_step_of_others(service, executor):
+async def test_acceptance_does_not_wait_for_the_step_of_others(service, executor, monkeypatch):
+    monkeypatch.setattr(pace, "has_core_to_spare", lambda device, threads: True)
     executor.gate = threading.Semaphore(0)
     with named("first", "second"):
         first = await service.submit(chat("first"), GREEDY)
