@@ -47,6 +47,12 @@ class PacedExecutor(SpeakingExecutor):
         return super().execute(plan)
 
 
+@pytest.fixture(autouse=True)
+def _has_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps have a thread of their own here; in tests/cpu/test_engine_process.py they have none on few cores."""
+    monkeypatch.setattr(pace, "has_core_to_spare", lambda device, threads: True)
+
+
 @pytest.fixture
 def executor() -> PacedExecutor:
     return PacedExecutor()
@@ -165,8 +171,7 @@ async def test_refusal_and_acceptance_do_not_wait_for_the_step(service, executor
     assert (await generation.output()).outputs[0].text == TEXT
 
 
-async def test_acceptance_does_not_wait_for_the_step_of_others(service, executor, monkeypatch):
-    monkeypatch.setattr(pace, "has_core_to_spare", lambda device, threads: True)
+async def test_acceptance_does_not_wait_for_the_step_of_others(service, executor):
     executor.gate = threading.Semaphore(0)
     with named("first", "second"):
         first = await service.submit(chat("first"), GREEDY)
