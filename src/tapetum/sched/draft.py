@@ -290,7 +290,7 @@ class Draft:
         if self._visual.state(self._visual.key_of(span.item)) == "absent":
             room = min(self._slack(), self._for_encodes - self.encodes.seconds)
             if not self._may_encode or not self.encodes.try_begin(
-                span.item, progress.due_s, room, may_slice=may_slice
+                span.item, progress.due_s, room, account=progress.account, may_slice=may_slice
             ):
                 return False
             source = "miss"

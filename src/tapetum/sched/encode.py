@@ -4,7 +4,8 @@ Items are begun as they are due, the earliest first; each takes its whole work i
 first that does not fit a slice in every step. While it is under way, items that fit whole are put beside it: without
 limit those that are due earlier, in half of the time those that are due later. One that is due earlier and does not
 fit either is encoded in slices before it, which then waits. Beyond these two none is begun that does not fit. The
-slices take whatever is left, and a tenth of the step where nothing is.
+slices take whatever is left, and a tenth of the step where nothing is. What is due earlier passes only what is of the
+same account.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _ROUNDING = 1e-6
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """An item that is encoded in slices, by when it is due, and the share of it that is done."""
+    """An item that is encoded in slices, whose and by when it is due, and the share of it that is done."""
 
     item: MediaItem
     due_s: float
+    account: str
     done: float = 0.0
 
 
@@ -60,11 +62,18 @@ class EncodeDraft:
         key = self._visual.key_of(item)
         return key in self._ready or self._visual.state(key) == "resident"
 
-    def try_begin(self, item: MediaItem, due_s: float, seconds: float, *, may_slice: bool) -> bool:
-        """Encode an absent item whole if that takes `seconds` at most, else in slices if it may and can be."""
+    def try_begin(
+        self, item: MediaItem, due_s: float, seconds: float, *, account: str, may_slice: bool
+    ) -> bool:
+        """Encode an absent item whole if that takes `seconds` at most, else in slices if it may and can be.
+
+        Only what is of the same account passes an item under way: between accounts turns decide, not who sends more.
+        """
         if not self._has_room(item):
             return False
-        is_next = not self.under_way or due_s < self.under_way[0].due_s
+        is_next = not self.under_way or (
+            account == self.under_way[0].account and due_s < self.under_way[0].due_s
+        )
         total = (self.seconds + max(0.0, seconds)) * (1.0 if is_next else _LATER_SHARE)
         if self.seconds + self._seconds_with(item, 1.0) <= total:
             self._visual.begin(item)
@@ -75,7 +84,7 @@ class EncodeDraft:
             self.lacks_time = True
             return False
         self._visual.begin(item)
-        self.under_way.insert(0, UnderWay(item, due_s))
+        self.under_way.insert(0, UnderWay(item, due_s, account))
         return True
 
     def join(self, item: MediaItem, due_s: float) -> None:
@@ -83,7 +92,8 @@ class EncodeDraft:
         for current in self.under_way:
             if current.item.key == item.key:
                 current.due_s = min(current.due_s, due_s)
-        self.under_way.sort(key=lambda current: current.due_s)
+        if len({current.account for current in self.under_way}) == 1:
+            self.under_way.sort(key=lambda current: current.due_s)
 
     def try_end(self, seconds: float) -> None:
         """Plan the rest of those under way that take `seconds` at most, as they are due."""
