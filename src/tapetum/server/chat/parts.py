@@ -46,6 +46,7 @@ class _Media(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     min_pixels: int | None = None
     max_pixels: int | None = None
     max_visual_tokens: int | None = None
+    least_rung: str | None = None
     uuid: str | None = None
     cache_control: dict[str, object] | None = None
 
@@ -148,6 +149,7 @@ def _own_options(part: MediaContent) -> dict[str, object]:
         "min_pixels": part.min_pixels,
         "max_pixels": part.max_pixels,
         "max_visual_tokens": part.max_visual_tokens,
+        "least_rung": part.least_rung,
         "detail": next(iter(_details(part)), None),
     }
     if isinstance(part, (VideoUrlPart, VideoPart)):
