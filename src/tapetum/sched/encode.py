@@ -92,8 +92,7 @@ class EncodeDraft:
         for current in self.under_way:
             if current.item.key == item.key:
                 current.due_s = min(current.due_s, due_s)
-        if len({current.account for current in self.under_way}) == 1:
-            self.under_way.sort(key=lambda current: current.due_s)
+        self.under_way.sort(key=lambda current: current.due_s)  # those under way are of one account
 
     def try_end(self, seconds: float) -> None:
         """Plan the rest of those under way that take `seconds` at most, as they are due."""
