@@ -14,12 +14,13 @@ MediaKind = Literal["image", "video"]
 ProcessorMode = Literal["exact", "fast"]  # the pixels of the reference, or nearly those in half the time
 Rung = Literal["high", "medium", "low", "thumbnail"]
 PARTS: Mapping[Rung, int] = {"high": 1, "medium": 2, "low": 4, "thumbnail": 16}  # of the area, one of so many
-DegradationReason = Literal["load", "timeout", "budget"]
+# less of it for the load, or for time; or what was computed of another picture, or of it in another place
+DegradationReason = Literal["load", "timeout", "budget", "near_duplicate", "position_independent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
-    """Why a model sees less of a picture or clip than was asked for."""
+    """Why a model sees less of a picture or clip than was asked for, or something not quite it."""
 
     reason: DegradationReason
     requested: tuple[int, int] | None = None  # width, height at full size, where that is known
