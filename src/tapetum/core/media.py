@@ -61,6 +61,7 @@ class MediaItem:
     patches: object  # uint8 array [P, values of a patch] in merge order
     processor: ProcessorMode = "exact"
     degraded: Degradation | None = None  # for the request that has it
+    compared_with: bytes | None = None  # the key of one that looks the same: how far apart their features are is told
     fetch_s: float = 0.0
     decode_s: float = 0.0
     resize_s: float = 0.0  # with the cut into patches and the key
