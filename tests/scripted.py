@@ -16,7 +16,7 @@ from zlib import crc32
 
 from tapetum.core.errors import TapetumError
 from tapetum.core.media import Geometry, MediaItem, Span
-from tapetum.core.plan import BatchPlan, Executor, Row, SampledToken, StepResult
+from tapetum.core.plan import BatchPlan, Executor, FeatureArrival, Payload, Row, SampledToken, StepResult
 from tapetum.core.request import Prompt, Request, SamplingParams
 
 PLACEHOLDER = 7  # token id of every picture token, as in a real model
@@ -111,6 +111,7 @@ class ScriptedExecutor(Executor):
         script: Script = hashed_token,
         seconds: Seconds = lambda plan: (0.0, 0.0),
         quantum: float = 0.0,
+        feature_bytes: int = 32,
     ) -> None:
         self.fail_requests: dict[str, TapetumError] = {}
         self.fail_features: dict[bytes, TapetumError] = {}
@@ -122,10 +123,12 @@ class ScriptedExecutor(Executor):
         self._script = script
         self._seconds = seconds
         self._quantum = quantum
+        self._feature_bytes = feature_bytes  # of a token
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._host: dict[int, list[int]] = {}  # as _blocks, by slot
         self._features: set[bytes] = set()
+        self._num_tokens: dict[bytes, int] = {}  # of all features that ever were here
         self._shares: dict[bytes, float] = {}  # of encodes under way
         self._failed_features: set[bytes] = set()  # dropped afterwards, though they never were there
         self._blocks: dict[int, list[int]] = {}  # fingerprints of what was written, from the block's start
@@ -149,6 +152,7 @@ class ScriptedExecutor(Executor):
         keys = {job.item.key for job in plan.encodes}
         failed_features = {key: error for key, error in self.fail_features.items() if key in keys}
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
+        exported = {key: self._payload(key) for key in plan.exports if key in self._features}
         self._move(plan)
         self._check_rows(rows, requests, features)
         self._requests, self._features = requests, features - failed_features.keys()
@@ -169,9 +173,25 @@ class ScriptedExecutor(Executor):
             failed=failed,
             encoded={key: share for key, share in encoded.items() if key not in failed_features},
             failed_features=failed_features,
+            exported=exported,
             encode_s=encode_s,
             forward_s=forward_s,
         )
+
+    def _payload(self, key: bytes) -> Payload:
+        """Features that say whose they are."""
+        count = self._num_tokens[key]
+        data = (key * -(-self._feature_bytes // len(key)))[: self._feature_bytes] * count
+        return Payload(dtype="float32", shape=(count, self._feature_bytes // 4), data=data)
+
+    def _arrive(self, arrivals: Sequence[FeatureArrival], features: set[bytes]) -> None:
+        for arrival in arrivals:
+            self._num_tokens[arrival.key] = arrival.payload.shape[0]
+            if bytes(arrival.payload.data) != self._payload(arrival.key).data:  # type: ignore[call-overload]
+                raise PlanError(f"features {arrival.key!r} arrive with the contents of others")
+            if arrival.key in features:
+                raise PlanError(f"features {arrival.key!r} arrive twice")
+            features.add(arrival.key)
 
     def _move(self, plan: BatchPlan) -> None:
         for move in plan.saves:
@@ -223,8 +243,10 @@ class ScriptedExecutor(Executor):
                 raise PlanError(f"features {key!r} are dropped but not there")
             features.discard(key)
             shares.pop(key, None)
+        self._arrive(plan.arrivals, features)
         for job in plan.encodes:
             key = job.item.key
+            self._num_tokens[key] = job.item.geometry.num_tokens
             if key in features:
                 raise PlanError(f"features {key!r} are encoded twice")
             if job.start != shares.pop(key, 0.0) or not job.start < job.end <= 1:

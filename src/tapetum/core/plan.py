@@ -42,16 +42,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """A part of an item that is not encoded: its features are those of an equal part of features that are there."""
+
+    part: int  # number among the item's parts
+    media_key: bytes  # of whose features; the item's own where it has the part twice
+    runs: tuple[tuple[int, int], ...]  # where they lie in those, in the order of the part's own runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeJob:
     """One media item to encode before the rows of the same step run, from one share of its work to another.
 
     With the last share done its features are there, and stay until dropped. An encode that stands elsewhere than at
-    `start` goes on from there; one that is lost, or whose start is 0, begins anew.
+    `start` goes on from there; one that is lost, or whose start is 0, begins anew. The work is that of the parts that
+    are not `reused`.
     """
 
     item: MediaItem
     start: float = 0.0
     end: float = 1.0
+    reused: tuple[Reuse, ...] = ()
 
     @property
     def share(self) -> float:
@@ -60,6 +71,18 @@ class EncodeJob:
     @property
     def is_whole(self) -> bool:
         return self.start <= 0 and self.end >= 1
+
+    @property
+    def num_patches(self) -> int:
+        """Of the item, without what is reused."""
+        segments = self.item.geometry.segments
+        return self.item.geometry.num_patches - sum(segments[reuse.part] for reuse in self.reused)
+
+    @property
+    def squares(self) -> int:
+        """The same of the squares of its attention segments."""
+        segments = self.item.geometry.segments
+        return self.item.geometry.squares - sum(segments[reuse.part] ** 2 for reuse in self.reused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +94,45 @@ class Move:
     slots: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Payload:
+    """What an array holds, in the memory of the host: its bytes in order, little-endian. Nobody changes them."""
+
+    dtype: str  # float32 | bfloat16 | float16
+    shape: tuple[int, ...]
+    data: object = field(repr=False)  # a buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeatureArrival:
+    """Features that were computed before, and need no encode."""
+
+    key: bytes  # of the media item
+    payload: Payload  # [visual tokens, hidden]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockArrival:
+    """Keys and values that were computed before, one payload a block."""
+
+    block_ids: tuple[int, ...]
+    payloads: tuple[Payload, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockExport:
+    """Blocks that are copied out, and the name of what each holds."""
+
+    names: tuple[bytes, ...]
+    block_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """One step. Order of execution: saves, loads, released, dropped_features, admitted, encodes, rows.
+    """One step. Order of execution: exports, block_exports, saves, loads, released, dropped_features, admitted,
+    arrivals, block_arrivals, encodes, rows.
 
-    Saves come before anything that overwrites their blocks, a load of the same step among that.
+    Exports and saves come before anything that drops or overwrites what they copy, a load of the same step among that.
     """
 
     step: int
@@ -86,6 +143,10 @@ class BatchPlan:
     admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
+    exports: tuple[bytes, ...] = ()  # media keys whose features are copied out
+    block_exports: tuple[BlockExport, ...] = ()
+    arrivals: tuple[FeatureArrival, ...] = ()  # features that are on the device from this step on
+    block_arrivals: tuple[BlockArrival, ...] = ()
     # of requests whose rows sample: the tokens that may come, one bit each
     masks: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -95,7 +156,8 @@ class BatchPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.has_work or self.saves or self.loads or self.released or self.dropped_features)
+        is_moving = self.saves or self.loads or self.exports or self.block_exports or self.block_arrivals
+        return not (self.has_work or is_moving or self.released or self.dropped_features or self.arrivals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +187,9 @@ class StepResult:
     lost_moves: frozenset[str] = (
         frozenset()
     )  # requests of whose saves or loads nobody knows whether they are done
+    # by media key; none of what was not there
+    exported: Mapping[bytes, Payload] = field(default_factory=dict)
+    exported_blocks: Mapping[bytes, Payload] = field(default_factory=dict)  # by name
     encode_s: float = 0.0
     forward_s: float = 0.0
     move_s: float = 0.0

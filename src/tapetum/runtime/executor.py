@@ -15,7 +15,7 @@ from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.core.files import require_json
 from tapetum.core.folders import user_cache
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, Row, StepResult
+from tapetum.core.plan import BatchPlan, Payload, Row, StepResult
 from tapetum.models.base import ModelSpec, VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
@@ -32,6 +32,7 @@ from tapetum.runtime.memory import (
     room_of,
     token_bytes,
 )
+from tapetum.runtime.payloads import payload_of, tensor_of
 from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
@@ -47,6 +48,7 @@ class LocalExecutor:
         self._device = model.spec.device
         self._kv = KVStore(model.spec, facts.num_blocks, facts.block_size, facts.num_host_slots)
         self._features = FeatureStore()
+        self._exported: dict[bytes, Payload] = {}  # and not handed over yet
         self._book = TokenBook()
         self._sampler = Sampler(seed)
         self._encoder = Encoder(model, self._features)
@@ -55,6 +57,7 @@ class LocalExecutor:
     @torch.inference_mode()
     def execute(self, plan: BatchPlan) -> StepResult:
         began = time.perf_counter()
+        self._export(plan.exports)
         moved_bytes = self._move(plan)
         moved = time.perf_counter()
         self._take_over(plan)
@@ -67,12 +70,14 @@ class LocalExecutor:
             rows = tuple(row for row in rows if not self._lacks_features(row, failed))
         outcomes = self._forward(rows, plan.masks)
         self._wait()
+        exported, self._exported = self._exported, {}
         return StepResult(
             step=plan.step,
             tokens={name: taken for name, taken in outcomes.items() if isinstance(taken, tuple)},
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
             encoded=self._encoder.encoded,
             failed_features=self._encoder.failed,
+            exported=exported,
             encode_s=encoded - started,
             forward_s=time.perf_counter() - encoded,
             move_s=moved - began,
@@ -96,6 +101,12 @@ class LocalExecutor:
         """Features on the device, [visual tokens, hidden]."""
         return self._features.get(key)
 
+    def _export(self, keys: tuple[bytes, ...]) -> None:
+        """What a step has copied that broke off later is handed over by the one that runs in its place."""
+        for key in keys:
+            if key in self._features.keys:
+                self._exported[key] = payload_of(self._features.get(key))
+
     def _move(self, plan: BatchPlan) -> int:
         """Save and load blocks -> bytes that were copied."""
         if not (plan.saves or plan.loads):
@@ -116,6 +127,8 @@ class LocalExecutor:
         for request in plan.admitted:
             self._book.add(request)
             self._sampler.add(request)
+        for arrival in plan.arrivals:
+            self._features.put(arrival.key, tensor_of(arrival.payload, self._device))
 
     def _forward(self, rows: tuple[Row, ...], masks: Mapping[str, bytes]) -> dict[str, Outcome]:
         if not rows:
