@@ -210,7 +210,9 @@ class Engine:
         for outcome, events, now in self._untold:
             if outcome.plan.has_work and outcome.is_whole:
                 observe(self._cost, outcome.plan, outcome.result)
-                self.meters.executed(outcome.plan, self._answers.num_visual_tokens(outcome.plan))
+                self.meters.executed(
+                    outcome.plan, self._answers.num_visual_tokens(outcome.plan), outcome.result.drift
+                )
             self._answers.tell(events, now)
         self._untold.clear()
 

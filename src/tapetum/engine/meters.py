@@ -74,7 +74,7 @@ class Meters:
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
         self._media_sources: Counter[str] = Counter()
-        self._degradations: Counter[str] = Counter({"load": 0, "timeout": 0})
+        self._degradations: Counter[str] = Counter({"load": 0, "timeout": 0, "near_duplicate": 0})
 
     def taken(self, request: Request) -> None:
         self._degradations["timeout"] += len(request.left_out)
@@ -95,8 +95,10 @@ class Meters:
         self._num_prompt_tokens += 0 if request.is_sibling else request.num_prompt_tokens
         self._num_generation_tokens += num_tokens
 
-    def executed(self, plan: BatchPlan, visual_tokens: int) -> None:
+    def executed(self, plan: BatchPlan, visual_tokens: int, drift: Mapping[bytes, float]) -> None:
         """A step was carried out; so many of the tokens of its rows stand for pictures."""
+        for error in drift.values():
+            self._histograms["near_duplicate_error"].observe(error)
         if plan.encodes:
             patches = sum(job.share * job.item.geometry.num_patches for job in plan.encodes)
             self._histograms["encode_batch_patches"].observe(patches)
@@ -173,10 +175,11 @@ def rejections(by_reason: Mapping[str, float]) -> Metric:
     return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)
 
 
-_DEGRADATIONS = "Pictures and clips of which models saw less than was asked for."
+_DEGRADATIONS = "Pictures and clips of which models saw less than was asked for, or something not quite them."
 _BOUNDS = {
     "encode_batch_patches": tuple(float(1 << power) for power in range(4, 17)),
     "batch_visual_ratio": tuple(step / 10 for step in range(11)),
+    "near_duplicate_error": (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "From the arrival of a request to its first token.",
@@ -192,6 +195,7 @@ _HISTOGRAMS = {
     "media_resize_seconds": "Resizing a picture or clip and cutting it into patches.",
     "encode_batch_patches": "Patches that one step encoded; of a slice, its share of them.",
     "batch_visual_ratio": "Share of visual tokens among those that one step computed.",
+    "near_duplicate_error": "Relative difference of features, of near-duplicates that were encoded all the same.",
 }
 
 

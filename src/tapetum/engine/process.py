@@ -172,6 +172,7 @@ class _Server:
             resize_s=message.resize_s,
             processor=message.processor,
             degraded=message.degraded,
+            compared_with=message.compared_with,
         )
 
     def _answer(self, ask: Ask) -> None:

@@ -121,7 +121,7 @@ def signature(patches: NDArray[np.uint8]) -> Levels:
     """Mean levels of at most 64 runs of patches, 0 to 255: noise hardly moves them."""
     means = patches.mean(axis=1, dtype=np.float32)
     edges = np.linspace(0, len(means), min(_LEVELS, len(means)) + 1).astype(np.intp)
-    levels: Levels = np.add.reduceat(means, edges[:-1]) / np.diff(edges)
+    levels: Levels = (np.add.reduceat(means, edges[:-1]) / np.diff(edges)).astype(np.float32)
     return levels
 
 

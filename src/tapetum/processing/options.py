@@ -36,7 +36,8 @@ class ProcessorOptions:
     num_frames instead takes that many evenly, -1 all, and next to fps it is the most. Of a clip that is a list of
     frames, fps is the rate at which they were taken (only families with a clock look at it).
 
-    least_rung is how far a server that degrades under load may go, text or not; high = not at all.
+    least_rung is how far a server that degrades under load may go, text or not; high = not at all. near_duplicate lets
+    a picture be taken for one that came before and differs from it by no more than the noise of a camera.
     """
 
     min_pixels: int | None = None
@@ -48,6 +49,7 @@ class ProcessorOptions:
     min_frames: int | None = None
     max_frames: int | None = None
     least_rung: Rung | None = None
+    near_duplicate: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_pixels", "max_pixels", "max_visual_tokens"):
@@ -63,6 +65,10 @@ class ProcessorOptions:
             raise InvalidParameter(
                 f"least_rung is {self.least_rung!r}, must be {', '.join(PARTS)} or nothing",
                 param="least_rung",
+            )
+        if self.near_duplicate not in (None, True, False):
+            raise InvalidParameter(
+                f"near_duplicate is {self.near_duplicate!r}, must be true or false", param="near_duplicate"
             )
         for kind in ("pixels", "frames"):
             _check_order(self, f"min_{kind}", f"max_{kind}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
@@ -24,6 +25,7 @@ class Encoder:
         self._under_way: dict[bytes, Encoding] = {}
         self.encoded: dict[bytes, float] = {}  # of the last call: media key -> share of the work done
         self.failed: dict[bytes, TapetumError] = {}
+        self.drift: dict[bytes, float] = {}  # of those to be compared: relative difference of features
 
     @property
     def keys(self) -> frozenset[bytes]:
@@ -32,7 +34,7 @@ class Encoder:
 
     def encode(self, jobs: Sequence[EncodeJob]) -> None:
         """Whole items in one packed batch, the others by the slices they are given."""
-        self.encoded, self.failed = {}, {}
+        self.encoded, self.failed, self.drift = {}, {}, {}
         for job in jobs:
             if not job.is_whole:
                 self._attempt([job])
@@ -61,7 +63,7 @@ class Encoder:
     def _encode(self, items: Sequence[MediaItem]) -> None:
         for item, features in zip(items, self._begin(items).finish(), strict=True):
             # A copy, so that one picture does not keep the memory of the whole batch alive.
-            self._features.put(item.key, features.clone())
+            self._keep(item, features.clone())
             self.encoded[item.key] = 1.0
 
     def _advance(self, job: EncodeJob) -> None:
@@ -76,7 +78,13 @@ class Encoder:
         if self.encoded[key] < 1:
             self._under_way[key] = encoding
         else:
-            self._features.put(key, encoding.finish()[0])
+            self._keep(job.item, encoding.finish()[0])
+
+    def _keep(self, item: MediaItem, features: Tensor) -> None:
+        self._features.put(item.key, features)
+        if item.compared_with in self._features.keys:
+            known = self._features.get(item.compared_with)
+            self.drift[item.key] = float((features - known).norm() / known.norm())
 
     def _begin(self, items: Sequence[MediaItem]) -> Encoding:
         device = self._model.spec.device
