@@ -190,6 +190,8 @@ class StepResult:
     # by media key; none of what was not there
     exported: Mapping[bytes, Payload] = field(default_factory=dict)
     exported_blocks: Mapping[bytes, Payload] = field(default_factory=dict)  # by name
+    # media keys of sampled near-duplicates -> how far their features are from those they stand beside
+    drift: Mapping[bytes, float] = field(default_factory=dict)
     encode_s: float = 0.0
     forward_s: float = 0.0
     move_s: float = 0.0

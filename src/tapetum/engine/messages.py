@@ -39,6 +39,7 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     resize_s: float
     processor: ProcessorMode
     degraded: Degradation | None
+    compared_with: bytes | None
 
 
 class SpanMessage(Struct, frozen=True, kw_only=True):
@@ -245,6 +246,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
 def _sampling_of(values: dict[str, Any]) -> SamplingParams:
     if values.get("grammar") is not None:
         values["grammar"] = Grammar(**values["grammar"])
+        compared_with=item.compared_with,
     known = {field.name for field in fields(SamplingParams)}
     assert values.keys() == known, "both ends have the same fields"
     return SamplingParams(**values)

@@ -77,6 +77,7 @@ class LocalExecutor:
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
             encoded=self._encoder.encoded,
             failed_features=self._encoder.failed,
+            drift=self._encoder.drift,
             exported=exported,
             encode_s=encoded - started,
             forward_s=time.perf_counter() - encoded,
