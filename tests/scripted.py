@@ -64,7 +64,14 @@ def make_prompt(segments: Iterable[int | MediaItem], *, is_atomic: bool = False)
         token_ids += [PLACEHOLDER] * count
         placement = (1.0, 1.0, float(count))
         spans.append(
-            Span(start=start, end=start + count, item=segment, placement=placement, is_atomic=is_atomic)
+            Span(
+                start=start,
+                end=start + count,
+                item=segment,
+                placement=placement,
+                position=start,
+                is_atomic=is_atomic,
+            )
         )
     return Prompt(token_ids=tuple(token_ids), spans=tuple(spans), position_ids=None, position_delta=0)
 

@@ -63,7 +63,7 @@ UNSERVED = {
     "chat_template": "{{ 1 }}",
     "functions": [{"name": "f"}],
     "modalities": ["text", "audio"],
-    "reuse": {"near_duplicate": True},
+    "length_penalty": 2,
     "prompt_logprobs": 1,
 }
 

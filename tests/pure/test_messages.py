@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tapetum.core import errors
-from tapetum.core.media import Degradation, MediaItem
+from tapetum.core.media import Degradation, MediaItem, Reuse
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.core.stats import Backlog
 from tapetum.engine.messages import (
@@ -74,7 +74,8 @@ def request(*segments: int | MediaItem) -> Request:
     size = len(made.prompt.token_ids)
     positions = np.arange(3 * size, dtype=np.int64).reshape(3, size)
     prompt = replace(made.prompt, position_ids=positions, position_delta=-4)
-    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7), left_out=("video",))
+    reuse = Reuse(position_independent=True)
+    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7), reuse=reuse, left_out=("video",))
 
 
 def crossed(sent: Request, offsets: dict[bytes, int]) -> tuple[Request, list[ItemMessage]]:
@@ -96,7 +97,7 @@ def test_every_field_of_a_request_crosses_over():
     assert came.prompt.position_delta == sent.prompt.position_delta
     assert np.array_equal(came.prompt.position_ids, sent.prompt.position_ids)
     (span,), (other,) = came.prompt.spans, sent.prompt.spans
-    assert (span.start, span.end, span.placement) == (other.start, other.end, other.placement)
+    assert replace(span, item=other.item) == other
     for field in fields(MediaItem):
         if field.name != "patches":
             assert getattr(item, field.name) == getattr(span.item, field.name) != field.default, field.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tapetum.core.media import MediaKind
+from tapetum.core.media import EXACT, MediaKind, Reuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +54,7 @@ class ChatInput:
     continue_final_message: bool = False  # the answer goes on where the last message ends
     tools: tuple[Mapping[str, object], ...] = ()  # {"type": "function", "function": {...}} as in OpenAI's API
     max_visual_tokens: int | None = None  # of all media together, shared out by their areas
+    reuse: Reuse = EXACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,3 +64,4 @@ class TextInput:
     prompt: str | tuple[int, ...]  # text, or token ids
     media: tuple[MediaPart, ...] = ()
     max_visual_tokens: int | None = None
+    reuse: Reuse = EXACT

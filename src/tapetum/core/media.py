@@ -28,6 +28,17 @@ class Degradation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """What a request may be answered with besides exactly what its own pictures give. Each costs some accuracy."""
+
+    near_duplicate: bool = False  # features of a picture that is all but equal
+    position_independent: bool = False  # keys and values of the same picture in another place
+
+
+EXACT = Reuse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
     """The shape of one picture or clip for one model family, known from the file's header alone."""
 
@@ -82,6 +93,7 @@ class Span:
     runs: tuple[tuple[int, int], ...] = ()
     is_atomic: bool = False  # its tokens see each other both ways, so none is computed without the others
 
+    position: int = 0  # the rotary position at which it begins
     @property
     def key(self) -> bytes:
         return self.item.key

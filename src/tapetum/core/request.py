@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from tapetum.core.checks import MAX_SEED, MAX_TOKENS, plain, shown
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.media import MediaKind, Span
+from tapetum.core.media import EXACT, MediaKind, Reuse, Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "tools"]
@@ -219,6 +219,7 @@ class Request:
     deadline_s: float | None = None  # absolute
     is_sibling: bool = False  # another answer to the prompt of a request before it
     prediction: tuple[int, ...] = ()  # tokens of a text that the answer will largely follow
+    reuse: Reuse = EXACT  # of what others computed, where that is lossy
     left_out: tuple[MediaKind, ...] = ()  # what did not come in time; the prompt says so in words
 
     @property

@@ -8,13 +8,14 @@ paths are not confined, and whatever the media layer can open is passed on as it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
 from tapetum.core.checks import shown
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.media import MediaKind
+from tapetum.core.media import MediaKind, Reuse
 
-_PROMPT_KEYS = ("prompt", "images", "videos", "mm_processor_kwargs")
+_PROMPT_KEYS = ("prompt", "images", "videos", "mm_processor_kwargs", "reuse")
 _TEXT_TYPES = ("text", "input_text")
 _MEDIA_TYPES: dict[str, MediaKind] = {
     "image": "image",
@@ -25,7 +26,8 @@ _MEDIA_TYPES: dict[str, MediaKind] = {
 
 
 def text_input(prompt: object) -> TextInput:
-    """A string, or a dict of `prompt`, `images`, `videos` and `mm_processor_kwargs`, the options of all its media."""
+    """A string, or a dict of `prompt`, `images`, `videos`, `mm_processor_kwargs`, the options of all its media, and
+    `reuse`."""
     if isinstance(prompt, str):
         return TextInput(prompt=prompt)
     if not isinstance(prompt, Mapping):
@@ -50,17 +52,31 @@ def text_input(prompt: object) -> TextInput:
         )
     parts = [_part("image", source, options or {}) for source in images]
     parts += [_part("video", source, options or {}) for source in videos]
-    return TextInput(prompt=text, media=tuple(parts))
+    return TextInput(prompt=text, media=tuple(parts), reuse=reuse_of(prompt.get("reuse")))
 
 
-def chat_input(messages: object) -> ChatInput:
+def reuse_of(given: object) -> Reuse:
+    """What is to be reused though it is lossy: a dict of `near_duplicate` and `position_independent`, true or false."""
+    wishes = {} if given is None else given
+    known = [field.name for field in fields(Reuse)]
+    is_known = isinstance(wishes, Mapping) and all(
+        name in known and isinstance(value, bool) for name, value in wishes.items()
+    )
+    if not is_known:
+        raise InvalidParameter(
+            f"reuse is {shown(given)}, must be a dict of {_listed(known)}, each true or false", param="reuse"
+        )
+    return Reuse(**wishes)
+
+
+def chat_input(messages: object, reuse: object = None) -> ChatInput:
     """A list of messages: dicts of `role` and `content`, a string or a list of parts."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidParameter(
             f"messages is a {type(messages).__name__}, must be a list of dicts with role and content",
             param="messages",
         )
-    return ChatInput(messages=tuple(_message(message) for message in messages))
+    return ChatInput(messages=tuple(_message(message) for message in messages), reuse=reuse_of(reuse))
 
 
 def is_conversation(messages: Sequence[object]) -> bool:

@@ -6,8 +6,9 @@ time: an LLM is not meant to be shared between threads (AsyncEngine is).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -75,18 +76,24 @@ class LLM:
         return self._run(text_input, entries, sampling_params, use_tqdm)
 
     def chat(
-        self, messages: object, sampling_params: Sampling = None, *, use_tqdm: bool | None = None
+        self,
+        messages: object,
+        sampling_params: Sampling = None,
+        *,
+        reuse: Mapping[str, bool] | None = None,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of conversations, through the chat template of the model.
 
         A conversation is a list of OpenAI-style messages. Besides text parts a content may hold
         `{"type": "image", "image": picture}`, `{"type": "image_url", "image_url": {"url": ...}}` and
         `{"type": "video", "video": [frame, ...]}`; `min_pixels`, `max_pixels` and, of a clip, `fps` beside them set
-        how it is processed. Errors as in `generate`.
+        how it is processed. `reuse={"position_independent": True}`: a picture that was seen before in another place
+        may be taken from there; the answer says where that was done. Errors as in `generate`.
         """
         is_one = not isinstance(messages, (list, tuple)) or is_conversation(messages)
         entries = [messages] if is_one else cast("Sequence[object]", messages)
-        return self._run(chat_input, entries, sampling_params, use_tqdm)
+        return self._run(partial(chat_input, reuse=reuse), entries, sampling_params, use_tqdm)
 
     def close(self) -> None:
         """End the threads. The model is freed with the object."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, ProcessorMode, Span
+from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, ProcessorMode, Reuse, Span
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -48,6 +48,7 @@ class SpanMessage(Struct, frozen=True, kw_only=True):
     item: int  # index of the request's items
     placement: tuple[float, ...]
     runs: tuple[tuple[int, int], ...]
+    position: int
     is_atomic: bool
 
 
@@ -69,6 +70,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     deadline_s: float | None
     is_sibling: bool
     prediction: bytes  # int32
+    reuse: Reuse
     left_out: tuple[MediaKind, ...]
 
 
@@ -177,6 +179,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         deadline_s=request.deadline_s,
         is_sibling=request.is_sibling,
         prediction=np.asarray(request.prediction, "<i4").tobytes(),
+        reuse=request.reuse,
         left_out=request.left_out,
     )
 
@@ -201,6 +204,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         deadline_s=message.deadline_s,
         is_sibling=message.is_sibling,
         prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
+        reuse=message.reuse,
         left_out=message.left_out,
     )
 
@@ -212,6 +216,7 @@ def _span_message(span: Span, item: int) -> SpanMessage:
         item=item,
         placement=span.placement,
         runs=span.runs,
+        position=span.position,
         is_atomic=span.is_atomic,
     )
 
@@ -223,6 +228,7 @@ def _span_of(message: SpanMessage, item: MediaItem) -> Span:
         item=item,
         placement=message.placement,
         runs=message.runs,
+        position=message.position,
         is_atomic=message.is_atomic,
     )
 

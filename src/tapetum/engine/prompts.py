@@ -21,7 +21,7 @@ from tapetum.core.errors import (
     MediaTooLarge,
     PromptTooLong,
 )
-from tapetum.core.media import Geometry, MediaItem, MediaKind
+from tapetum.core.media import EXACT, Geometry, MediaItem, MediaKind, Reuse
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.arrange import Arrangement, PromptRun, TextTokens, arrange
 from tapetum.engine.feasible import Feasibility
@@ -66,6 +66,7 @@ class Draft:
     tokens: TextTokens
     sampling: SamplingParams  # resolved but for max_tokens
     max_visual_tokens: int | None = None  # of all media together
+    reuse: Reuse = EXACT
 
     @property
     def media(self) -> tuple[MediaPart, ...]:
@@ -148,6 +149,7 @@ class PromptBuilder:
             tokens=TextTokens(encode, self._tokenizer.special_tokens, self._opening(prompt, runs)),
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
+            reuse=prompt.reuse,
         )
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
         self.feasibility.check(draft.sampling)
@@ -233,6 +235,7 @@ class PromptBuilder:
             arrival_s=terms.arrival_s,
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
+            reuse=draft.reuse,
         )
 
     def _workload(self, draft: Draft, num_tokens: int, plans: Sequence[MediaPlan], terms: Terms) -> Workload:

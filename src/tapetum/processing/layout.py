@@ -94,7 +94,7 @@ def lay_out(
     start = position = 0
     for segment in segments:
         if isinstance(segment, Insert):
-            spans.append(_span(segment, start, positions, is_atomic=is_atomic))
+            spans.append(_span(segment, start, position, positions, is_atomic=is_atomic))
         for tokens, place in _runs(segment, media_tokens, positions):
             token_ids.append(tokens)
             offsets.append(place + position)
@@ -124,7 +124,7 @@ def _counted(num_tokens: int) -> NDArray[np.int64]:
     return np.broadcast_to(np.arange(num_tokens, dtype=np.int64), (3, num_tokens))
 
 
-def _span(insert: Insert, start: int, positions: Positions, *, is_atomic: bool) -> Span:
+def _span(insert: Insert, start: int, position: int, positions: Positions, *, is_atomic: bool) -> Span:
     lengths = [part.num_tokens if isinstance(part, Placement) else len(part) for part in insert.parts]
     ends = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
     placements = [part for part in insert.parts if isinstance(part, Placement)]
@@ -137,5 +137,6 @@ def _span(insert: Insert, start: int, positions: Positions, *, is_atomic: bool) 
         item=insert.item,
         placement=tuple(chain.from_iterable(box.as_tuple() for box in boxes)),
         runs=runs if len(insert.parts) > 1 else (),
+        position=position,
         is_atomic=is_atomic,
     )

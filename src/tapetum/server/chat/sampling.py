@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from tapetum.core.media import Reuse
 from tapetum.core.request import SamplingParams
 from tapetum.engine.timely import MAX_PRIORITY, MAX_TIMEOUT_S, OnVisionTimeout
 from tapetum.server.chat.formats import FormatFields, grammar_of
+from tapetum.server.chat.unserved import unserved
 
 MAX_CHOICES = 128
 MAX_SALT = 1024  # characters; it is part of every key
@@ -23,6 +25,13 @@ _PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
 class StreamOptions(Struct, frozen=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None  # not served: usage comes once, at the end
+
+
+class ReuseFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which lossy kinds of reuse a request takes; a name that is misspelt would be one that is ignored."""
+
+    near_duplicate: bool = False
+    position_independent: bool = False
 
 
 class SamplingFields(FormatFields, frozen=True, kw_only=True):
@@ -52,6 +61,7 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
     priority: Priority | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     on_vision_timeout: OnVisionTimeout | None = None
+    reuse: ReuseFields | None = None
     # goes into a header of the answer
     request_id: Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")] | None = None
 
@@ -62,6 +72,14 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
     @property
     def has_usage_chunk(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def reuse_of(fields: SamplingFields) -> Reuse:
+    """Raises NotSupported for what is not served."""
+    wanted = fields.reuse or ReuseFields()
+    if wanted.near_duplicate:
+        raise unserved("reuse.near_duplicate")
+    return Reuse(position_independent=wanted.position_independent)
 
 
 def sampling_params(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tapetum.core.chat import ChatInput, Message
 from tapetum.core.request import SamplingParams
 from tapetum.server.chat.parts import Options, content_of
-from tapetum.server.chat.sampling import sampling_params
+from tapetum.server.chat.sampling import reuse_of, sampling_params
 from tapetum.server.chat.schema import ChatMessage, ChatRequest, MediaIO, parse_chat
 from tapetum.server.chat.tools import ToolUse, calls_of, tool_use_of
 
@@ -48,6 +48,7 @@ def _chat_input(asked: ChatRequest, use: ToolUse) -> ChatInput:
         continue_final_message=bool(asked.continue_final_message),
         tools=tuple(tool.as_data() for tool in use.tools),
         max_visual_tokens=asked.max_visual_tokens,
+        reuse=reuse_of(asked),
     )
 
 

@@ -30,7 +30,6 @@ class UnservedFields(Struct, frozen=True, kw_only=True):
     prediction: object = None
     prompt_logprobs: object = None
     reasoning_effort: object = None
-    reuse: object = None
     service_tier: object = None
     skip_special_tokens: object = None
     store: object = None
@@ -51,7 +50,6 @@ _ASK_FOR_NOTHING: dict[str, tuple[object, ...]] = {
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "modalities": (["text"],),
-    "reuse": ({},),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
     "store": (False,),
