@@ -63,6 +63,22 @@ class Geometry:
         return sum(size * size for size in self.segments)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An attention segment of an item whose content is known by itself: a tile, or a window.
+
+    Parts of equal keys are encoded alike wherever they lie, and then equal are the features in `runs`, (start, end) of
+    the visual tokens; none = they hold nothing that is this part's alone.
+    """
+
+    key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
+    runs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(end - start for start, end in self.runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaItem:
     """One picture or clip, ready to encode. `key` alone identifies its content and processing."""
@@ -70,6 +86,7 @@ class MediaItem:
     key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
     geometry: Geometry
     patches: object  # uint8 array [P, values of a patch] in merge order
+    parts: tuple[Part, ...] = ()  # one for each of the geometry's segments, where these are known by themselves
     processor: ProcessorMode = "exact"
     degraded: Degradation | None = None  # for the request that has it
     compared_with: bytes | None = None  # the key of one that looks the same: how far apart their features are is told

@@ -42,10 +42,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reuse:
+class KnownPart:
     """A part of an item that is not encoded: its features are those of an equal part of features that are there."""
 
-    part: int  # number among the item's parts
+    number: int  # among the item's parts
     media_key: bytes  # of whose features; the item's own where it has the part twice
     runs: tuple[tuple[int, int], ...]  # where they lie in those, in the order of the part's own runs
 
@@ -56,13 +56,13 @@ class EncodeJob:
 
     With the last share done its features are there, and stay until dropped. An encode that stands elsewhere than at
     `start` goes on from there; one that is lost, or whose start is 0, begins anew. The work is that of the parts that
-    are not `reused`.
+    are not `known`.
     """
 
     item: MediaItem
     start: float = 0.0
     end: float = 1.0
-    reused: tuple[Reuse, ...] = ()
+    known: tuple[KnownPart, ...] = ()
 
     @property
     def share(self) -> float:
@@ -74,15 +74,15 @@ class EncodeJob:
 
     @property
     def num_patches(self) -> int:
-        """Of the item, without what is reused."""
+        """Of the item, without what is known."""
         segments = self.item.geometry.segments
-        return self.item.geometry.num_patches - sum(segments[reuse.part] for reuse in self.reused)
+        return self.item.geometry.num_patches - sum(segments[part.number] for part in self.known)
 
     @property
     def squares(self) -> int:
         """The same of the squares of its attention segments."""
         segments = self.item.geometry.segments
-        return self.item.geometry.squares - sum(segments[reuse.part] ** 2 for reuse in self.reused)
+        return self.item.geometry.squares - sum(segments[part.number] ** 2 for part in self.known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
