@@ -6,7 +6,8 @@ decode for all who ask for the same bytes at the same size at the same time). Do
 sent before (kept.py), what a reference may be (source.py), what comes of it (plan.py) or how it is decoded.
 
 Every future ends exactly once. A failure reaches all who wait for it and is forgotten. Work that nobody waits for any
-more stops soon: a fetch at the next wait, a decode at the next frame. A worker never waits for another.
+more stops soon: a fetch at the next wait, a decode at the next frame. A worker never waits for another. What is kept
+of a reference is always its own item; whoever allows it is given one that looks the same (near.py).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tapetum.core.chat import MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import CapacityError, EngineError, MediaTimeout, TapetumError
 from tapetum.core.media import Geometry, MediaItem
-from tapetum.media.deadlines import Deadlines, GivenUp, Ticket
+from tapetum.media.deadlines import Deadlines, GivenUp, GoOn, Ticket
 from tapetum.media.density import is_dense
 from tapetum.media.kept import Kept
 from tapetum.media.keys import alias_key, media_key
+from tapetum.media.near import NearIndex
 from tapetum.media.plan import MediaPlan, Planner, Shot
 from tapetum.media.source import is_remote
 from tapetum.processing.base import Processor
@@ -36,6 +38,7 @@ from tapetum.processing.options import ProcessorOptions
 
 T = TypeVar("T")
 DEFAULT_CACHE_BYTES = 128 * 1024**2
+NEAR_BYTES = 64 * 1024**2  # of pictures that others are compared with
 MAX_WORKERS = 8
 MAX_FETCHES = 32  # fetches at a time; they wait, and must not keep decodes waiting
 
@@ -55,8 +58,9 @@ class Ingest:
         self._config = config
         self._planner = Planner(processor, config)
         self._kept = Kept(cache_bytes)
+        self._near = NearIndex(NEAR_BYTES)
         self._state = threading.Lock()  # guards all below and the cache; never held while a future ends
-        self._flights: dict[bytes, list[tuple[Ticket[MediaItem], float]]] = {}  # with the time of each fetch
+        self._flights: dict[bytes, list[tuple[Ticket[MediaItem], MediaPlan]]] = {}  # with what each asked for
         self._is_closed = False
         size = workers or min(MAX_WORKERS, os.cpu_count() or 1)
         self._decoders = ThreadPoolExecutor(size, thread_name_prefix="media")
@@ -73,8 +77,8 @@ class Ingest:
     def decode(self, plan: MediaPlan) -> Future[MediaItem]:
         """Starts to make the item of a plan, within the deadline that the plan has had from its start."""
         ticket: Ticket[MediaItem] = Ticket(plan.deadline)
-        if plan.item is not None:
-            ticket.deliver(replace(plan.item, fetch_s=plan.fetch_s, decode_s=0.0, resize_s=0.0))
+        if plan.item is not None and not plan.options.near_duplicate:
+            ticket.deliver(_again(plan.item, plan))
             return ticket.future
         self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
         return ticket.future
@@ -112,6 +116,7 @@ class Ingest:
         """Forget what was loaded before; loads under way go on."""
         with self._state:
             self._kept.clear()
+        self._near.clear()
 
     def close(self) -> None:
         """Fails what is still waiting and ends the threads; a decode in progress is waited for."""
@@ -193,12 +198,15 @@ class Ingest:
         return replace(plan, geometry=geometry, options=options, alias=alias, item=item, key=key)
 
     def _look(self, ticket: Ticket[bool], plan: MediaPlan) -> None:
+        ticket.deliver(self._is_dense(plan, ticket.go_on))
+
+    def _is_dense(self, plan: MediaPlan, go_on: GoOn) -> bool:
         with self._state:
             known = self._kept.is_dense.get(plan.alias)
-        found = is_dense(plan.shot.glance(self._config, ticket.go_on)) if known is None else known
+        found = is_dense(plan.shot.glance(self._config, go_on)) if known is None else known
         with self._state:
             self._kept.is_dense.put(plan.alias, found)
-        ticket.deliver(found)
+        return found
 
     def _board(self, ticket: Ticket[MediaItem], plan: MediaPlan) -> None:
         """Finds the item in the cache, joins a flight, or starts one."""
@@ -206,9 +214,9 @@ class Ingest:
             item = self._kept.item(plan.alias)
             is_leader = item is None and plan.alias not in self._flights
             if item is None:
-                self._flights.setdefault(plan.alias, []).append((ticket, plan.fetch_s))
+                self._flights.setdefault(plan.alias, []).append((ticket, plan))
         if item is not None:
-            ticket.deliver(replace(item, fetch_s=plan.fetch_s, decode_s=0.0, resize_s=0.0))
+            self._deliver(ticket, plan, _again(item, plan))
         elif is_leader:
             self._fly(plan)
 
@@ -224,8 +232,23 @@ class Ingest:
             waiting = self._flights.pop(plan.alias)
             if isinstance(outcome, MediaItem):
                 self._kept.put(plan.alias, outcome)
-        for ticket, fetch_s in waiting:
-            ticket.deliver(replace(outcome, fetch_s=fetch_s) if isinstance(outcome, MediaItem) else outcome)
+        for ticket, asked in waiting:
+            if isinstance(outcome, MediaItem):
+                self._deliver(ticket, asked, replace(outcome, fetch_s=asked.fetch_s))
+            else:
+                ticket.deliver(outcome)
+
+    def _deliver(self, ticket: Ticket[MediaItem], plan: MediaPlan, item: MediaItem) -> None:
+        """Its own item, or one that looks the same where that is allowed."""
+        outcome: MediaItem | TapetumError = item
+        if plan.options.near_duplicate:
+            try:
+                outcome = self._near.settle(item, plan.tenant, lambda: self._is_dense(plan, ticket.go_on))
+            except GivenUp:
+                return
+            except Exception as error:
+                outcome = _typed(error)
+        ticket.deliver(outcome)
 
     def _made(self, plan: MediaPlan) -> MediaItem:
         def go_on() -> None:
@@ -272,6 +295,11 @@ class _Timed:
             return next(self._pictures)
         finally:
             self.seconds += time.perf_counter() - started
+
+
+def _again(item: MediaItem, plan: MediaPlan) -> MediaItem:
+    """What was made before, at no cost but that of the fetch."""
+    return replace(item, fetch_s=plan.fetch_s, decode_s=0.0, resize_s=0.0)
 
 
 def _typed(error: Exception) -> TapetumError:
