@@ -1,0 +1,267 @@
+"""Entries as files of one folder, which several processes and starts may share: `KIND/ab/<key>.safetensors`.
+
+A file appears whole (written under another name and renamed) and is never changed. The index of this process is made
+from the folder by `refresh`, which also finds what others have added since; a file that they removed is a miss. The
+limit counts what files occupy, in whole blocks of the file system. Files are read, not mapped: one that another
+program cuts short would end the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tapetum.cache.entries import HEAD_BYTES, BadEntry, peek
+from tapetum.cache.tiers import KINDS, Accounts, Buffer, Holdings, Listed, Name, StoreError, TierName
+from tapetum.core.errors import ConfigError
+from tapetum.core.tier_urls import TIMEOUT_S
+
+_ENDING = ".safetensors"
+_FILE_BLOCK = 4096  # bytes that the smallest file occupies
+_STALE_S = 600.0  # after which a half-written file, or a lease, is nobody's any more
+_BETWEEN_LOOKS_S = 10.0  # at what others have added, or longer where a look takes long
+_LOOKS_SHARE = 50.0  # of the time between two looks, a look takes at most one part of so many
+
+
+class DiskStore:
+    tier: TierName = "disk"
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raises ConfigError for a folder that cannot be made or written to. Leases use the clock of all processes."""
+        self.timeout_s = timeout_s
+        self._folder = folder
+        self._partial = folder / "partial"
+        self._leases = folder / "leases"
+        self._clock = clock
+        self._owner = secrets.token_hex(8)
+        self._accounts = Accounts(max_bytes)
+        self._lock = threading.Lock()  # of the accounts; never held while a file is read or written
+        self._next_look = 0.0  # on the monotonic clock
+        try:
+            for part in (*(folder / kind for kind in KINDS), self._partial, self._leases):
+                part.mkdir(parents=True, exist_ok=True)
+            probe = self._partial / f"probe-{self._owner}"
+            self._write_file(probe, [b"probe"])
+            probe.unlink()
+            self._remove_stale()
+        except OSError as error:
+            raise ConfigError(
+                f"{folder} cannot be written to: {error.strerror}; make it writable or name another folder"
+            ) from error
+
+    def knows(self, name: Name) -> bool | None:
+        return True if name in self._accounts else None
+
+    def holdings(self) -> Holdings:
+        return self._accounts.holdings()
+
+    def read(self, name: Name) -> Buffer | None:
+        path = self._path(name)
+        with _told(f"read {path}"):
+            found = _read_file(path)
+            if found is not None:
+                with contextlib.suppress(OSError):  # a folder that may only be read
+                    os.utime(path)
+        with self._lock:
+            if found is None:
+                self._accounts.remove(name)
+            else:
+                self._accounts.use(name)
+        return found
+
+    def read_head(self, name: Name, num_bytes: int) -> bytes | None:
+        with _told(f"read {self._path(name)}"):
+            return _read_file(self._path(name), num_bytes)
+
+    def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
+        size = _occupied(sum(memoryview(buffer).nbytes for buffer in buffers))
+        path = self._path(name)
+        if not self._accounts.can_hold(size):
+            return
+        with _told(f"write {path}"):
+            if time.monotonic() >= self._next_look:
+                self.refresh()
+            if path.exists():
+                self._note(name, path, cost_s)
+                return
+            with self._lock:
+                evicted = self._accounts.make_room(size)
+            self._delete(evicted)
+            try:
+                self._write_file(path, buffers)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                with self._lock:  # others fill the disk: our share of it is smaller than the limit
+                    evicted = self._accounts.shed(size)
+                self._delete(evicted)
+                self._write_file(path, buffers)
+            self._note(name, path, cost_s)
+
+    def remove(self, name: Name) -> None:
+        with self._lock:
+            self._accounts.remove(name)
+        with _told(f"remove {self._path(name)}"):
+            self._path(name).unlink(missing_ok=True)
+
+    def names(self) -> Iterator[Listed]:
+        with _told(f"list {self._folder}"):
+            for name, entry in self._scan():
+                with contextlib.suppress(FileNotFoundError):
+                    yield Listed(name, entry.stat().st_size)
+
+    def claim(self, name: Name, seconds: float) -> bool:
+        path = self._lease(name)
+        with _told(f"claim {path}"):
+            if self._try_lease(path, seconds):
+                return True
+            if _lease_end(path) > self._clock():
+                return False
+            # two that see the end of a lease at once may both get it: they do the same work, and one result stays
+            path.unlink(missing_ok=True)
+            return self._try_lease(path, seconds)
+
+    def release(self, name: Name) -> None:
+        path = self._lease(name)
+        with _told(f"release {path}"), contextlib.suppress(FileNotFoundError):
+            if path.read_text().endswith(self._owner):
+                path.unlink()
+
+    def refresh(self) -> None:
+        """Make the index again from the folder, least recently used first."""
+        started = time.monotonic()
+        found = {}
+        with _told(f"list {self._folder}"):
+            for name, entry in self._scan():
+                with contextlib.suppress(FileNotFoundError):
+                    found[name] = entry.stat()
+            fresh = [name for name in found if name not in self._accounts]
+            fresh.sort(key=lambda name: found[name].st_mtime_ns)
+            costs = {name: self._cost(name) for name in fresh}
+            with self._lock:
+                for name in self._accounts.names:
+                    if name not in found and not self._path(name).exists():
+                        self._accounts.remove(name)
+                for name in fresh:
+                    if name not in self._accounts:
+                        self._accounts.add(name, _occupied(found[name].st_size), costs[name])
+                evicted = self._accounts.make_room(0)
+            self._delete(evicted)
+        took = time.monotonic() - started
+        self._next_look = started + max(_BETWEEN_LOOKS_S, _LOOKS_SHARE * took)
+
+    def close(self) -> None:
+        """No file is open between two calls."""
+
+    def _path(self, name: Name) -> Path:
+        key = name.key.hex()
+        return self._folder / name.kind / key[:2] / f"{key}{_ENDING}"
+
+    def _lease(self, name: Name) -> Path:
+        return self._leases / f"{name.kind}-{name.key.hex()}"
+
+    def _try_lease(self, path: Path, seconds: float) -> bool:
+        try:
+            with path.open("x") as file:
+                file.write(f"{self._clock() + min(seconds, _STALE_S):.3f} {self._owner}")
+        except FileExistsError:
+            return False
+        return True
+
+    def _write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._partial / secrets.token_hex(8)
+        try:
+            with partial.open("xb") as file:
+                for buffer in buffers:
+                    file.write(buffer)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def _note(self, name: Name, path: Path, cost_s: float) -> None:
+        """The file is there, whoever has written it: it was used."""
+        size = _occupied(path.stat().st_size)
+        with self._lock:
+            if name in self._accounts:
+                self._accounts.use(name)
+            else:
+                self._accounts.add(name, size, cost_s)
+
+    def _delete(self, evicted: Sequence[Name]) -> None:
+        for name in evicted:
+            self._path(name).unlink(missing_ok=True)
+
+    def _scan(self) -> Iterator[tuple[Name, os.DirEntry[str]]]:
+        for kind in KINDS:
+            for part in _listed(self._folder / kind):
+                for entry in _listed(part.path) if part.is_dir() else ():
+                    with contextlib.suppress(ValueError):  # some other file
+                        stem, ending = os.path.splitext(entry.name)
+                        if ending == _ENDING:
+                            yield Name(kind, bytes.fromhex(stem)), entry
+
+    def _cost(self, name: Name) -> float:
+        """What its header says; nothing for one that cannot be read, so it is evicted first."""
+        head = _read_file(self._path(name), HEAD_BYTES)
+        try:
+            return peek(head)[1] if head else 0.0
+        except BadEntry:
+            return 0.0
+
+    def _remove_stale(self) -> None:
+        for folder in (self._partial, self._leases):
+            for entry in _listed(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime < time.time() - _STALE_S:
+                        os.unlink(entry.path)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {what}: {error.strerror or error}") from error
+
+
+def _occupied(num_bytes: int) -> int:
+    return -(-num_bytes // _FILE_BLOCK) * _FILE_BLOCK
+
+
+def _read_file(path: Path, num_bytes: int = -1) -> bytes | None:
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(num_bytes)
+    except FileNotFoundError:
+        return None
+
+
+def _lease_end(path: Path) -> float:
+    """When it ends; that of a file which is still being written is far, and of one that is gone past."""
+    try:
+        text = path.read_text()
+        return float(text.split()[0]) if text else path.stat().st_mtime + _STALE_S
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
+def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:  # removed meanwhile
+        return []
