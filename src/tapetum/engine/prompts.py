@@ -133,6 +133,8 @@ class PromptBuilder:
     def draft(self, prompt: PromptInput, sampling: SamplingParams) -> Draft:
         """Render and check without touching a pixel."""
         media = media_of(prompt)
+        if prompt.reuse.near_duplicate:
+            media = tuple(map(_willing, media))
         check_kinds(media, self._processor.media_tokens)
         check_count(media, self._limits.max_media)
         limit = self._limits.max_model_len - 1
@@ -327,6 +329,11 @@ class PromptBuilder:
                 param="max_tokens",
             )
         return wanted
+
+
+def _willing(part: MediaPart) -> MediaPart:
+    """The same reference, but a picture that looks the same will do."""
+    return replace(part, options={"near_duplicate": True, **part.options})
 
 
 def _checked_budget(budget: int | None) -> int | None:
