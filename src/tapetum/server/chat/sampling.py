@@ -13,7 +13,6 @@ from tapetum.core.media import Reuse
 from tapetum.core.request import SamplingParams
 from tapetum.engine.timely import MAX_PRIORITY, MAX_TIMEOUT_S, OnVisionTimeout
 from tapetum.server.chat.formats import FormatFields, grammar_of
-from tapetum.server.chat.unserved import unserved
 
 MAX_CHOICES = 128
 MAX_SALT = 1024  # characters; it is part of every key
@@ -75,11 +74,8 @@ class SamplingFields(FormatFields, frozen=True, kw_only=True):
 
 
 def reuse_of(fields: SamplingFields) -> Reuse:
-    """Raises NotSupported for what is not served."""
     wanted = fields.reuse or ReuseFields()
-    if wanted.near_duplicate:
-        raise unserved("reuse.near_duplicate")
-    return Reuse(position_independent=wanted.position_independent)
+    return Reuse(near_duplicate=wanted.near_duplicate, position_independent=wanted.position_independent)
 
 
 def sampling_params(
