@@ -241,6 +241,7 @@ def make_spec() -> ModelSpec:
         step=StepMemory(
             token_bytes=1, score_bytes=1, choice_bytes=1, patch_bytes=1, visual_token_bytes=1, slice_bytes=1
         ),
+        key_frequencies=((1.0,) * 8,) * 2,
     )
 
 

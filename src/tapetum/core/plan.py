@@ -86,6 +86,29 @@ class EncodeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Tokens of a picture whose keys and values are those that it had in another place, where that fits.
+
+    Tokens `[start, end)` of the request get what lies in `source_ids`, with the keys turned by `shift` positions. The
+    tokens `[first, start)` before them, the first of the picture, are computed by then: nothing is copied where they
+    are further than `tolerance` from what the source has for them.
+    """
+
+    request_id: str
+    first: int
+    start: int
+    end: int
+    block_ids: tuple[int, ...]  # of the request
+    source_ids: tuple[int, ...]
+    source_first: int  # which slot of these blocks, counted through, token `first` has
+    shift: int
+    tolerance: float
+
+    def fits(self, error: float) -> bool:
+        return error <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """KV blocks of one request that are copied to slots of host memory, or from there, one by one."""
 
@@ -130,7 +153,7 @@ class BlockExport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
     """One step. Order of execution: exports, block_exports, saves, loads, released, dropped_features, admitted,
-    arrivals, block_arrivals, encodes, rows.
+    arrivals, block_arrivals, encodes, rows, links.
 
     Exports and saves come before anything that drops or overwrites what they copy, a load of the same step among that.
     """
@@ -147,6 +170,7 @@ class BatchPlan:
     block_exports: tuple[BlockExport, ...] = ()
     arrivals: tuple[FeatureArrival, ...] = ()  # features that are on the device from this step on
     block_arrivals: tuple[BlockArrival, ...] = ()
+    links: tuple[Link, ...] = ()  # behind rows that end where they start
     # of requests whose rows sample: the tokens that may come, one bit each
     masks: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -190,6 +214,8 @@ class StepResult:
     # by media key; none of what was not there
     exported: Mapping[bytes, Payload] = field(default_factory=dict)
     exported_blocks: Mapping[bytes, Payload] = field(default_factory=dict)  # by name
+    # by request: how far the tokens before a link are from those of its source; none of links that were not looked at
+    links: Mapping[str, float] = field(default_factory=dict)
     # media keys of sampled near-duplicates -> how far their features are from those they stand beside
     drift: Mapping[bytes, float] = field(default_factory=dict)
     encode_s: float = 0.0

@@ -31,6 +31,8 @@ class ModelSpec:
     device: torch.device
     feature_size: int  # values of a visual token: hidden_size, and as many again for each deep level
     step: StepMemory
+    # of each layer, the angle by which each pair of values of a key is turned with a position, [layers, D / 2]
+    key_frequencies: tuple[tuple[float, ...], ...]
 
 
 class VisionLanguageModel(Protocol):

@@ -124,6 +124,7 @@ def make_spec(blueprint: Blueprint, dtype: torch.dtype, device: torch.device) ->
         device=device,
         feature_size=feature_size,
         step=step_memory(decoder, blueprint.vision, feature_size, dtype),
+        key_frequencies=tuple(decoder.ropes[rope].frequencies for rope in decoder.layer_ropes),
     )
 
 

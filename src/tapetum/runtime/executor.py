@@ -23,6 +23,7 @@ from tapetum.processing import load_processor
 from tapetum.processing.extent import extent
 from tapetum.runtime.encoder import Encoder
 from tapetum.runtime.inputs import TokenBook
+from tapetum.runtime.links import Linker
 from tapetum.runtime.memory import (
     bound_kernel_caches,
     check_holds_picture,
@@ -52,6 +53,7 @@ class LocalExecutor:
         self._book = TokenBook()
         self._sampler = Sampler(seed)
         self._encoder = Encoder(model, self._features)
+        self._linker = Linker(model.spec, self._kv)
         self._runner = ModelRunner(model, self._kv, self._features, self._book)
 
     @torch.inference_mode()
@@ -70,6 +72,8 @@ class LocalExecutor:
             rows = tuple(row for row in rows if not self._lacks_features(row, failed))
         outcomes = self._forward(rows, plan.masks)
         self._wait()
+        forwarded = time.perf_counter()
+        done = {row.request_id for row in rows}
         exported, self._exported = self._exported, {}
         return StepResult(
             step=plan.step,
@@ -77,10 +81,13 @@ class LocalExecutor:
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
             encoded=self._encoder.encoded,
             failed_features=self._encoder.failed,
+            links={
+                link.request_id: self._linker.link(link) for link in plan.links if link.request_id in done
+            },
             drift=self._encoder.drift,
             exported=exported,
             encode_s=encoded - started,
-            forward_s=time.perf_counter() - encoded,
+            forward_s=forwarded - encoded,
             move_s=moved - began,
             moved_bytes=moved_bytes,
         )
