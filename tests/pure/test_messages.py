@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tapetum.core import errors
-from tapetum.core.media import Degradation, MediaItem, Reuse
+from tapetum.core.media import Degradation, MediaItem, PagesSeen, Reuse
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.core.stats import Backlog
 from tapetum.engine.messages import (
@@ -75,7 +75,9 @@ def request(*segments: int | MediaItem) -> Request:
     positions = np.arange(3 * size, dtype=np.int64).reshape(3, size)
     prompt = replace(made.prompt, position_ids=positions, position_delta=-4)
     reuse = Reuse(position_independent=True)
-    return replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7), reuse=reuse, left_out=("video",))
+    pages = (PagesSeen(document=0, name="a.pdf", pages=(2, 5), num_pages=9, chosen_by="question"),)
+    made = replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7))
+    return replace(made, reuse=reuse, left_out=("video",), pages=pages)
 
 
 def crossed(sent: Request, offsets: dict[bytes, int]) -> tuple[Request, list[ItemMessage]]:

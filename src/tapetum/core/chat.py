@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
+from tapetum.core.checks import shown
+from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import EXACT, MediaKind, Reuse
+
+DocumentMode = Literal["retrieve", "map_reduce"]
+MAX_PAGES = 8  # of a document that are seen, where nothing else is said
+_MOST_PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,6 +28,47 @@ class MediaPart:
     source: object
     options: Mapping[str, object] = field(default_factory=dict)
     is_trusted: bool = False  # the operator's own reference (offline use): paths are not confined to a root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DocumentPart(MediaPart):
+    """A reference to a PDF document, in whose place a model sees pages of it as pictures.
+
+    mode: `retrieve` shows the pages that the last question is about, at most `max_pages` and no more than fit;
+    `map_reduce` has all of them read, some after the others, before the question is answered. pages: numbers from 1;
+    no others are seen then. page_text: what is written on a page follows its picture. first_page: pages in order from
+    this number on, as many as fit, whatever was asked. `options` are those of each page as a picture.
+    """
+
+    kind: MediaKind = "image"
+    name: str | None = None
+    mode: DocumentMode = "retrieve"
+    max_pages: int = MAX_PAGES
+    pages: tuple[int, ...] = ()
+    page_text: bool = False
+    first_page: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(DocumentMode):
+            raise InvalidParameter(
+                f"mode is {shown(self.mode)}, must be {' or '.join(get_args(DocumentMode))}", param="mode"
+            )
+        if type(self.max_pages) is not int or not 1 <= self.max_pages <= _MOST_PAGES:
+            raise InvalidParameter(
+                f"max_pages is {shown(self.max_pages)}, allowed are 1 to {_MOST_PAGES}", param="max_pages"
+            )
+        if not all(type(page) is int and page >= 1 for page in self.pages):
+            raise InvalidParameter(
+                f"pages is {shown(self.pages)}, must be a list of numbers from 1 on", param="pages"
+            )
+        if len(self.pages) > _MOST_PAGES:
+            raise InvalidParameter(
+                f"pages holds {len(self.pages)} numbers, limit {_MOST_PAGES}; send fewer", param="pages"
+            )
+        if type(self.page_text) is not bool:
+            raise InvalidParameter(
+                f"page_text is {shown(self.page_text)}, must be true or false", param="page_text"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "max_bytes": ("--media-max-mb", 1, 2**32, "bytes"),
     "max_pixels": ("MediaConfig.max_pixels", 1, 2**31 - 1, "pixels"),
     "max_frames": ("MediaConfig.max_frames", 1, 2**20, "frames"),
+    "max_pages": ("MediaConfig.max_pages", 1, 2**20, "pages"),
     "limit_per_prompt": ("--limit-mm-per-prompt", 0, 2**20, ""),
     "timeout_s": ("--media-timeout-s", 0.001, _DAY_S, "s"),
     "alpha_ground": ("MediaConfig.alpha_ground", 0, 255, ""),

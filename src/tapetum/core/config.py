@@ -89,6 +89,7 @@ class MediaConfig:
     max_bytes: int = MEDIA_BYTES
     max_pixels: int = 178_956_970  # width x height of one picture, before the resize
     max_frames: int = 768
+    max_pages: int = 2000  # of a document
     limit_per_prompt: int | Mapping[MediaKind, int] = MEDIA_LIMIT  # together, or of each kind
     timeout_s: float = 10.0
     allowed_local_path: str | None = None  # file: references of clients must lie below

@@ -15,6 +15,7 @@ ProcessorMode = Literal["exact", "fast"]  # the pixels of the reference, or near
 Rung = Literal["high", "medium", "low", "thumbnail"]
 PARTS: Mapping[Rung, int] = {"high": 1, "medium": 2, "low": 4, "thumbnail": 16}  # of the area, one of so many
 # less of it for the load, or for time; or what was computed of another picture, or of it in another place
+ChosenBy = Literal["question", "order", "request", "all"]
 DegradationReason = Literal["load", "timeout", "budget", "near_duplicate", "position_independent"]
 
 
@@ -36,6 +37,21 @@ class Reuse:
 
 
 EXACT = Reuse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagesSeen:
+    """Which pages of a document a model saw, by their numbers from 1, in that order.
+
+    chosen_by: `question`, those that have most of its words; `order`, the first ones, since none has any; `request`,
+    those that were asked for by number; `all`, every page.
+    """
+
+    document: int  # its place among the documents of the request, from 0
+    name: str | None
+    pages: tuple[int, ...]
+    num_pages: int
+    chosen_by: ChosenBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from tapetum.core.checks import MAX_SEED, MAX_TOKENS, plain, shown
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.media import EXACT, MediaKind, Reuse, Span
+from tapetum.core.media import EXACT, MediaKind, PagesSeen, Reuse, Span
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "tools"]
@@ -221,6 +221,7 @@ class Request:
     prediction: tuple[int, ...] = ()  # tokens of a text that the answer will largely follow
     reuse: Reuse = EXACT  # of what others computed, where that is lossy
     left_out: tuple[MediaKind, ...] = ()  # what did not come in time; the prompt says so in words
+    pages: tuple[PagesSeen, ...] = ()  # of each document
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, ProcessorMode, Reuse, Span
+from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, PagesSeen, ProcessorMode, Reuse, Span
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -72,6 +72,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     prediction: bytes  # int32
     reuse: Reuse
     left_out: tuple[MediaKind, ...]
+    pages: tuple[PagesSeen, ...]
 
 
 class Abort(Struct, frozen=True, tag=True):
@@ -181,6 +182,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         prediction=np.asarray(request.prediction, "<i4").tobytes(),
         reuse=request.reuse,
         left_out=request.left_out,
+        pages=request.pages,
     )
 
 
@@ -206,6 +208,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
         reuse=message.reuse,
         left_out=message.left_out,
+        pages=message.pages,
     )
 
 
