@@ -1,22 +1,26 @@
 """VisualCache: where the features of a picture or clip are, and who needs them.
 
 Owns the accounts of one device's feature memory; the features themselves lie in the executor's store, which follows
-the encodes and drops of the plan. A key is absent, being encoded or resident. A key that is being encoded is never
-begun again (single flight): whoever else needs it pins it and shares the outcome, failure included. Only resident
-features that nobody pins are evicted, the least recently used first. Every key that leaves the account is dropped.
+the arrivals, encodes, exports and drops of the plan. A key is absent, landed (in the host's memory, for somebody who
+has reserved it), being encoded or resident. A key that is being encoded is never begun again (single flight): whoever
+else needs it pins it and shares the outcome, failure included. Only resident features that nobody pins are evicted,
+what is worth least first (greedy.py), and what is reserved is copied out before. Every key that leaves the account is
+dropped.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tapetum.cache.greedy import GreedyDual
+from tapetum.cache.reserve import FeatureSource, Landed, Reserve
 from tapetum.core.errors import MediaTooLarge
 from tapetum.core.media import MediaItem
+from tapetum.core.plan import FeatureArrival, Payload
 
-FeatureState = Literal["absent", "encoding", "resident"]
+FeatureState = Literal["absent", "landed", "encoding", "resident"]
 
 
 class FeatureKey(NamedTuple):
@@ -29,24 +33,43 @@ class FeatureKey(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Entry:
     num_bytes: int
+    cost_s: float  # of encoding it again
     is_resident: bool = False
+    uses: int = 0  # requests that have pinned it
     pins: dict[str, int] = field(default_factory=dict)  # request id -> spans that need it
 
 
 class VisualCache:
-    def __init__(self, capacity_bytes: int, bytes_per_token: int, encoder_fingerprint: bytes = b"") -> None:
+    """`is_exporting`: whatever is encoded is copied out once."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        bytes_per_token: int,
+        encoder_fingerprint: bytes = b"",
+        *,
+        is_exporting: bool = False,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.reserve = Reserve(capacity_bytes)
         self._bytes_per_token = bytes_per_token
         self._encoder_fingerprint = encoder_fingerprint
+        self._is_exporting = is_exporting
         self._entries: dict[FeatureKey, _Entry] = {}
-        self._idle: OrderedDict[FeatureKey, None] = OrderedDict()  # resident without pins, least recent first
+        self._idle: GreedyDual[FeatureKey] = GreedyDual()  # resident without pins
         self._num_bytes = 0
         self._idle_bytes = 0
-        self._dropped: list[bytes] = []  # media keys
+        # for the next plan, by media key
+        self._dropped: list[bytes] = []
+        self._exports: dict[bytes, None] = {}
+        self._arrivals: dict[bytes, Landed] = {}
         self.num_evictions = 0
 
     def key_of(self, item: MediaItem) -> FeatureKey:
-        return FeatureKey(item.key, self._encoder_fingerprint)
+        return self.key_from(item.key)
+
+    def key_from(self, media_key: bytes) -> FeatureKey:
+        return FeatureKey(media_key, self._encoder_fingerprint)
 
     @property
     def num_bytes(self) -> int:
@@ -68,8 +91,18 @@ class VisualCache:
     def state(self, key: FeatureKey) -> FeatureState:
         entry = self._entries.get(key)
         if entry is None:
-            return "absent"
+            return "landed" if self.reserve.has_landed(key.media_key) else "absent"
         return "resident" if entry.is_resident else "encoding"
+
+    def whereabouts(self, media_key: bytes) -> FeatureState:
+        return self.state(self.key_from(media_key))
+
+    def needs_encode(self, item: MediaItem) -> bool:
+        """Whether its features are nowhere, and nobody sees to them."""
+        return not item.is_reserved and self.state(self.key_of(item)) == "absent"
+
+    def bytes_of(self, num_tokens: int) -> int:
+        return num_tokens * self._bytes_per_token
 
     def clear(self) -> None:
         """Evict all that nobody pins."""
@@ -86,27 +119,26 @@ class VisualCache:
             )
 
     def has_room(self, item: MediaItem) -> bool:
-        """Whether `begin` would succeed, evicting if it must."""
+        """Whether `begin` or `arrive` would succeed, evicting if it must."""
         return self._num_bytes - self._idle_bytes + self._bytes_of(item) <= self.capacity_bytes
 
-    def begin(self, item: MediaItem) -> None:
+    def begin(self, item: MediaItem, cost_s: float = 0.0) -> None:
         """Reserve memory for an absent item that is about to be encoded. There must be room."""
-        key = self.key_of(item)
-        assert key not in self._entries, "features are encoded or resident already"
-        assert self.has_room(item), "no room for features"
-        num_bytes = self._bytes_of(item)
-        while self._num_bytes + num_bytes > self.capacity_bytes:
-            self._evict()
-        self._entries[key] = _Entry(num_bytes)
-        self._num_bytes += num_bytes
+        self._enter(item, cost_s)
+
+    def arrive(self, item: MediaItem, cost_s: float = 0.0) -> FeatureSource:
+        """Features that have landed are resident from the next step on -> where they are from. There must be room."""
+        landed = self.reserve.take(item.key)
+        self._enter(item, cost_s)
+        self._arrivals[item.key] = landed
+        self._become_resident(self.key_of(item))
+        return landed.source
 
     def complete(self, key: FeatureKey) -> None:
         """What was being encoded is resident."""
-        entry = self._entries[key]
-        assert not entry.is_resident, "features were resident already"
-        entry.is_resident = True
-        if not entry.pins:
-            self._set_idle(key, entry)
+        self._become_resident(key)
+        if self._is_exporting:
+            self._exports[key.media_key] = None
 
     def fail(self, key: FeatureKey) -> tuple[str, ...]:
         """Give up features -> the requests that were waiting for them.
@@ -119,12 +151,14 @@ class VisualCache:
         self._unset_idle(key, entry)
         self._num_bytes -= entry.num_bytes
         self._dropped.append(key.media_key)
+        self._exports.pop(key.media_key, None)
         return tuple(entry.pins)
 
     def pin(self, key: FeatureKey, request_id: str) -> None:
         """Forbid eviction until as many calls of `unpin`."""
         entry = self._entries[key]
         self._unset_idle(key, entry)
+        entry.uses += request_id not in entry.pins
         entry.pins[request_id] = entry.pins.get(request_id, 0) + 1
 
     def unpin(self, key: FeatureKey, request_id: str) -> None:
@@ -152,22 +186,87 @@ class VisualCache:
         """What `take_dropped` gave goes into the next plan: that of the last one never ran."""
         self._dropped = [*keys, *self._dropped]
 
+    @property
+    def has_exports(self) -> bool:
+        return bool(self._exports)
+
+    def take_exports(self) -> tuple[bytes, ...]:
+        """Media keys to copy out in the next plan; those that it drops too are still there then."""
+        exports = tuple(self._exports)
+        self._exports.clear()
+        return exports
+
+    def return_exports(self, keys: Iterable[bytes]) -> None:
+        self._exports = {**dict.fromkeys(keys), **self._exports}
+
+    def settle_exports(self, keys: Iterable[bytes], exported: Mapping[bytes, Payload]) -> tuple[bytes, ...]:
+        """What was copied out stays for those who have reserved it -> what they have lost."""
+        lost: list[bytes] = []
+        for key in keys:
+            if not self.reserve.is_held(key) or self.state(self.key_from(key)) != "absent":
+                continue
+            if key in exported:
+                self.reserve.land(key, Landed(exported[key], "host"))
+            else:
+                lost.append(key)
+        return tuple(lost)
+
+    def take_arrivals(self) -> tuple[FeatureArrival, ...]:
+        """For the next plan, which has to come before anything else is decided."""
+        arrivals = tuple(
+            FeatureArrival(key=key, payload=landed.payload) for key, landed in self._arrivals.items()
+        )
+        self._arrivals.clear()
+        return arrivals
+
+    def return_arrivals(self, arrivals: Iterable[FeatureArrival]) -> None:
+        """Of a plan that was broken off: they arrive in the next one, but for what was evicted since."""
+        for arrival in arrivals:
+            landed = Landed(arrival.payload, "host")
+            if self.key_from(arrival.key) in self._entries:
+                self._arrivals[arrival.key] = landed
+            else:
+                self._exports.pop(arrival.key, None)
+                self.reserve.land(arrival.key, landed)
+
     def _bytes_of(self, item: MediaItem) -> int:
-        return item.geometry.num_tokens * self._bytes_per_token
+        return self.bytes_of(item.geometry.num_tokens)
+
+    def _enter(self, item: MediaItem, cost_s: float) -> None:
+        key = self.key_of(item)
+        assert key not in self._entries, "features are encoded or resident already"
+        assert self.has_room(item), "no room for features"
+        num_bytes = self._bytes_of(item)
+        while self._num_bytes + num_bytes > self.capacity_bytes:
+            self._evict()
+        self._entries[key] = _Entry(num_bytes, cost_s)
+        self._num_bytes += num_bytes
+
+    def _become_resident(self, key: FeatureKey) -> None:
+        entry = self._entries[key]
+        assert not entry.is_resident, "features were resident already"
+        entry.is_resident = True
+        if not entry.pins:
+            self._set_idle(key, entry)
 
     def _evict(self) -> None:
-        key, _ = self._idle.popitem(last=False)
+        key = self._idle.pop()
         entry = self._entries.pop(key)
         self._idle_bytes -= entry.num_bytes
         self._num_bytes -= entry.num_bytes
-        self._dropped.append(key.media_key)
         self.num_evictions += 1
+        if landed := self._arrivals.pop(key.media_key, None):  # it has not gone to the device yet
+            self.reserve.land(key.media_key, landed)
+            return
+        self._dropped.append(key.media_key)
+        if self.reserve.is_held(key.media_key):
+            self._exports[key.media_key] = None
 
     def _set_idle(self, key: FeatureKey, entry: _Entry) -> None:
-        self._idle[key] = None
+        self._idle.add(key, entry.cost_s, entry.num_bytes, max(1, entry.uses))
         self._idle_bytes += entry.num_bytes
 
     def _unset_idle(self, key: FeatureKey, entry: _Entry) -> None:
         if key in self._idle:
-            del self._idle[key]
+            self._idle.remove(key)
             self._idle_bytes -= entry.num_bytes

@@ -102,10 +102,13 @@ class MediaItem:
     key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
     geometry: Geometry
     patches: object  # uint8 array [P, values of a patch] in merge order
-    parts: tuple[Part, ...] = ()  # one for each of the geometry's segments, where these are known by themselves
+    parts: tuple[Part, ...] = ()  # one for each of the geometry's segments, where these are known
     processor: ProcessorMode = "exact"
     degraded: Degradation | None = None  # for the request that has it
-    compared_with: bytes | None = None  # the key of one that looks the same: how far apart their features are is told
+    # the key of one that looks the same: how far apart their features are is told
+    compared_with: bytes | None = None
+    alias: bytes = b""  # of what was decoded: it leads here without decoding; empty = nobody needs to know
+    is_reserved: bool = False  # the engine keeps its features for the request: it comes without patches
     fetch_s: float = 0.0
     decode_s: float = 0.0
     resize_s: float = 0.0  # with the cut into patches and the key
@@ -124,9 +127,9 @@ class Span:
     item: MediaItem
     placement: tuple[float, ...]  # what the item's positions depend on besides `start`, e.g. its merged grid
     runs: tuple[tuple[int, int], ...] = ()
+    position: int = 0  # the rotary position at which it begins
     is_atomic: bool = False  # its tokens see each other both ways, so none is computed without the others
 
-    position: int = 0  # the rotary position at which it begins
     @property
     def key(self) -> bytes:
         return self.item.key

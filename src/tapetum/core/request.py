@@ -257,7 +257,7 @@ class RequestState:
     vision_queue_s: float | None = None  # from arrival to the first encode for it
     encode_s: float = 0.0
     prefill_s: float = 0.0
-    media_sources: dict[bytes, str] = field(default_factory=dict)  # media key -> miss | device | prefix
+    media_sources: dict[bytes, str] = field(default_factory=dict)  # by media key, as in RequestStats
 
     @property
     def num_tokens(self) -> int:
@@ -287,4 +287,4 @@ class RequestStats:
     num_preemptions: int = 0
     num_predicted_right: int = 0  # tokens of the prediction that were verified and came true
     num_predicted_wrong: int = 0
-    media_sources: tuple[str, ...] = ()  # one per span: miss | device | prefix
+    media_sources: tuple[str, ...] = ()  # one per span: prefix | device | host | disk | remote | miss

@@ -1,8 +1,9 @@
 """Run a failing plan again in pieces, so that only the request or picture at fault is lost.
 
 Executing twice is safe: a row writes the same KV entries again, a request that is released and admitted again
-starts clean, an encode goes on to the same share, a load copies what is on the host, and a token counts only when its
-piece has succeeded. Only saves are not done twice: their blocks may be overwritten by now, and are computed again.
+starts clean, an encode goes on to the same share, features arrive with the same bytes, a load copies what is on the
+host, and a token counts only when its piece has succeeded. What the failing run has copied out the executor still has.
+Only saves are not done twice: their blocks may be overwritten by now, and are computed again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ import logging
 from collections.abc import Mapping
 
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.plan import BatchPlan, EncodeJob, Executor, Move, Row, SampledToken, StepResult
+from tapetum.core.plan import (
+    BatchPlan,
+    EncodeJob,
+    Executor,
+    FeatureArrival,
+    Move,
+    Payload,
+    Row,
+    SampledToken,
+    StepResult,
+)
 from tapetum.core.request import Request
 
 _log = logging.getLogger(__name__)
@@ -29,6 +40,8 @@ def execute_apart(executor: Executor, plan: BatchPlan) -> StepResult:
         run.load(move)
     for request in plan.admitted:
         run.admit(request)
+    for arrival in plan.arrivals:
+        run.arrive(arrival)
     for job in plan.encodes:
         run.encode(job)
     for row in plan.rows:
@@ -47,12 +60,17 @@ class _Pieces:
         self._lost_loads: set[str] = set()
         self._encoded: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}
+        self._exported: dict[bytes, Payload] = {}
         self._seconds = [0.0, 0.0]  # encode, forward
 
     def forget(self, plan: BatchPlan) -> None:
-        self._executor.execute(
-            BatchPlan(step=self._step, released=plan.released, dropped_features=plan.dropped_features)
+        again = BatchPlan(
+            step=self._step,
+            released=plan.released,
+            dropped_features=plan.dropped_features,
+            exports=plan.exports,
         )
+        self._exported.update(self._executor.execute(again).exported)
 
     def load(self, move: Move) -> None:
         again = BatchPlan(step=self._step, loads=(move,))
@@ -65,6 +83,11 @@ class _Pieces:
         again = BatchPlan(step=self._step, released=(request.request_id,), admitted=(request,))
         if error := self._try(again, f"request {request.request_id}"):
             self._failed[request.request_id] = error
+
+    def arrive(self, arrival: FeatureArrival) -> None:
+        again = BatchPlan(step=self._step, arrivals=(arrival,))
+        if error := self._try(again, "bringing the features of a picture or clip"):
+            self._failed_features[arrival.key] = error
 
     def encode(self, job: EncodeJob) -> None:
         error = self._try(BatchPlan(step=self._step, encodes=(job,)), "encoding a picture or clip")
@@ -86,6 +109,7 @@ class _Pieces:
             failed=self._failed,
             encoded=self._encoded,
             failed_features=self._failed_features,
+            exported=self._exported,
             lost_moves=lost_moves | self._lost_loads,
             encode_s=self._seconds[0],
             forward_s=self._seconds[1],
@@ -103,6 +127,7 @@ class _Pieces:
         self._failed.update(result.failed)
         self._encoded.update(result.encoded)
         self._failed_features.update(result.failed_features)
+        self._exported.update(result.exported)
         self._seconds[0] += result.encode_s
         self._seconds[1] += result.forward_s
         return None

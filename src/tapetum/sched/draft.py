@@ -14,7 +14,7 @@ from math import inf
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
-from tapetum.core.media import Span
+from tapetum.core.media import MediaItem, Span
 from tapetum.core.plan import Row
 from tapetum.core.stats import Budgets
 from tapetum.sched.budget import StepBudget
@@ -155,7 +155,7 @@ class Draft:
     def wants_encode(self, progress: Progress) -> bool:
         """Whether the next picture of a request is not there and nobody encodes it."""
         span, _ = next(progress.spans_ahead(), (None, False))
-        return span is not None and self._visual.state(self._visual.key_of(span.item)) == "absent"
+        return span is not None and self._visual.needs_encode(span.item)
 
     def awaits_picture(self, progress: Progress) -> bool:
         """Whether the next token of a prefill belongs to a picture that is being encoded."""
@@ -285,16 +285,23 @@ class Draft:
                 num_ahead += span.item.geometry.num_tokens
 
     def _try_pin(self, progress: Progress, span: Span, *, may_slice: bool = False) -> bool:
-        """Pin the features of `span`, and begin their encode if nobody has; False if that cannot be in this step."""
-        source = "device"
-        if self._visual.state(self._visual.key_of(span.item)) == "absent":
-            room = min(self._slack(), self._for_encodes - self.encodes.seconds)
-            if not self._may_encode or not self.encodes.try_begin(
-                span.item, progress.due_s, room, account=progress.account, may_slice=may_slice
-            ):
-                return False
-            source = "miss"
+        """Pin the features of `span`, and see to them if nobody has; False if that cannot be in this step."""
+        source: str | None = "device"
+        state = self._visual.state(self._visual.key_of(span.item))
+        if state == "landed":
+            source = self.encodes.try_arrive(span.item)
+        elif state == "absent":
+            source = "miss" if self._try_encode(progress, span.item, may_slice=may_slice) else None
         else:
             self.encodes.join(span.item, progress.due_s)
-        progress.pin(span, self._visual, source)
-        return True
+        if source is not None:
+            progress.pin(span, self._visual, source)
+        return source is not None
+
+    def _try_encode(self, progress: Progress, item: MediaItem, *, may_slice: bool) -> bool:
+        """What is reserved and neither here nor there is being copied out: it comes back with the next step."""
+        room = min(self._slack(), self._for_encodes - self.encodes.seconds)
+        may_begin = self._may_encode and not item.is_reserved
+        return may_begin and self.encodes.try_begin(
+            item, progress.due_s, room, account=progress.account, may_slice=may_slice
+        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tapetum.cache.reserve import FeatureSource
 from tapetum.cache.visual import FeatureKey, VisualCache
 from tapetum.core.cost import CostModel
 from tapetum.core.media import MediaItem
@@ -76,16 +77,22 @@ class EncodeDraft:
         )
         total = (self.seconds + max(0.0, seconds)) * (1.0 if is_next else _LATER_SHARE)
         if self.seconds + self._seconds_with(item, 1.0) <= total:
-            self._visual.begin(item)
+            self._visual.begin(item, self._alone_s(item))
             self._budget.take_encode(item.geometry.num_tokens)
             self._add(item, 0.0, 1.0)
             return True
         if not (may_slice and is_next and len(self.under_way) < _MAX_UNDER_WAY):
             self.lacks_time = True
             return False
-        self._visual.begin(item)
+        self._visual.begin(item, self._alone_s(item))
         self.under_way.insert(0, UnderWay(item, due_s, account))
         return True
+
+    def try_arrive(self, item: MediaItem) -> FeatureSource | None:
+        """Bring features that have landed to the device -> where they are from; None if there is no room."""
+        if self._lacks_memory(item):
+            return None
+        return self._visual.arrive(item, self._alone_s(item))
 
     def join(self, item: MediaItem, due_s: float) -> None:
         """Someone else wants an item that may be under way."""
@@ -119,11 +126,17 @@ class EncodeDraft:
             slack, least = slack - (self.seconds - before), 0.0
 
     def _has_room(self, item: MediaItem) -> bool:
-        """In the budget and in memory. Who finds no memory is waited for: nobody behind takes what becomes free."""
-        if self._lacks_room or not self._budget.allows_encode(item.geometry.num_tokens):
-            return False
-        self._lacks_room = not self._visual.has_room(item)
-        return not self._lacks_room
+        """In the budget and in memory."""
+        return self._budget.allows_encode(item.geometry.num_tokens) and not self._lacks_memory(item)
+
+    def _lacks_memory(self, item: MediaItem) -> bool:
+        """Who finds none is waited for: nobody behind takes what becomes free."""
+        self._lacks_room = self._lacks_room or not self._visual.has_room(item)
+        return self._lacks_room
+
+    def _alone_s(self, item: MediaItem) -> float:
+        """Predicted for an item by itself."""
+        return self._cost.encode_seconds(item.geometry.num_patches, item.geometry.squares)
 
     def _end(self, current: UnderWay) -> None:
         self._add(current.item, current.done, 1.0)

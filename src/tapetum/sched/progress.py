@@ -15,7 +15,7 @@ from tapetum.core.request import FinishReason, Request, RequestState, RequestSta
 from tapetum.sched.queue import Rank
 from tapetum.sched.speculate import Speculation
 
-_SOURCE_ORDER = ("prefix", "device", "miss")  # the one that took most work is told
+_SOURCE_ORDER = ("prefix", "device", "host", "disk", "remote", "miss")  # the one that took most work is told
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +58,12 @@ class Progress:
         spans = self.state.request.prompt.spans
         for index in range(self.num_passed, len(spans)):
             yield spans[index], index < self.num_passed + self.num_pinned
+
+    def relies_on(self, media_key: bytes) -> bool:
+        """Whether it has reserved these features instead of bringing what they are encoded from."""
+        return any(
+            span.key == media_key and span.item.is_reserved for span in self.state.request.prompt.spans
+        )
 
     def begin(self, num_matched: int) -> None:
         """Admitted with so many tokens found in the prefix tree."""

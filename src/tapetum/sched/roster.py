@@ -170,6 +170,7 @@ class Roster:
         self._swap.forget((progress.request_id,))
         self._learn(progress, reason, now, error)
         self._give_back(progress)
+        self._visual.reserve.let_go(progress.request_id)
         del self._live[progress.request_id]
         self._prefills.pop(progress.request_id, None)
         self._forget_deadlines()

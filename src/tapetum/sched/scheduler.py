@@ -9,16 +9,18 @@ them, every step), prefills under way, admissions; the last two in turn. Clock a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
-from tapetum.cache.visual import VisualCache
+from tapetum.cache.reserve import Landed
+from tapetum.cache.visual import FeatureState, VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
 from tapetum.core.plan import BatchPlan, EncodeJob, Row, StepResult, TokenEvent
-from tapetum.core.request import FinishReason, Phase, Request
+from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog, Budgets, SchedulerStats
 from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
@@ -69,6 +71,7 @@ class Scheduler:
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises Overloaded, or the typed error of one that can never be served, or not in time."""
         self._limits.check(request, now)
+        self._encodes.check_reserved(request)
         if self.num_waiting >= self._config.max_queue_len:
             raise Overloaded(
                 f"{self.num_waiting} requests wait, limit {self._config.max_queue_len}; "
@@ -98,7 +101,8 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether there is something to schedule, to commit, to tell a client or to tell the executor."""
         is_busy = self.num_running or self.num_waiting or self._owners
-        return bool(is_busy or self._news or self._roster.has_released)
+        is_told = not (self._news or self._roster.has_released or self._visual.has_exports)
+        return bool(is_busy or not is_told)
 
     @property
     def num_waiting(self) -> int:
@@ -124,6 +128,26 @@ class Scheduler:
     def media_keys(self) -> tuple[bytes, ...]:
         """Of the pictures and clips whose features are on the device."""
         return self._visual.resident_keys
+
+    def whereabouts(self, media_key: bytes) -> FeatureState:
+        """Of the features of a picture or clip. May be asked from another thread."""
+        return self._visual.whereabouts(media_key)
+
+    def reserve(self, media_key: bytes, num_tokens: int, request_id: str) -> bool:
+        """Keep features within reach until the request ends or `let_go`; False if there is no room for that."""
+        return self._visual.reserve.try_hold(media_key, self._visual.bytes_of(num_tokens), request_id)
+
+    def land(self, media_key: bytes, landed: Landed) -> None:
+        """Features that somebody has reserved have been loaded."""
+        self._visual.reserve.land(media_key, landed)
+
+    def let_go(self, request_id: str) -> None:
+        """Of all that a request has reserved that will not be added."""
+        self._visual.reserve.let_go(request_id)
+
+    def num_found(self, request: Request) -> int:
+        """Tokens of a prompt whose keys and values are cached."""
+        return self._ledger.num_found(RequestState(request))
 
     def has_cached(self, media_key: bytes) -> bool:
         """Whether cached keys and values hold some of a picture. May be asked from another thread."""
@@ -184,8 +208,7 @@ class Scheduler:
         """In place of `commit`, for a foreseen plan that nobody has begun to carry out."""
         del self._owners[plan.step]
         self._pace.dropped(plan.step)
-        self._roster.return_released(plan.released)
-        self._visual.return_dropped(plan.dropped_features)
+        self._return(plan)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Take over what a step produced: tokens, full blocks, features, failures."""
@@ -210,9 +233,8 @@ class Scheduler:
             failed_features={job.item.key: error for job in plan.encodes},
             lost_moves=frozenset(move.request_id for move in (*plan.saves, *plan.loads)),
         )
-        self._roster.return_released(plan.released)
-        self._visual.return_dropped(plan.dropped_features)
-        return self.commit(plan, lost, now)
+        self._return(plan)
+        return self.commit(replace(plan, exports=(), arrivals=()), lost, now)
 
     def stats(self) -> SchedulerStats:
         pool, tree, roster = self._ledger.pool, self._ledger.tree, self._roster
@@ -300,7 +322,7 @@ class Scheduler:
         batch = Batch()
         for progress in self._by_due():
             span, _ = next(progress.spans_ahead(), (None, False))
-            if span is not None and self._visual.state(self._visual.key_of(span.item)) == "absent":
+            if span is not None and self._visual.needs_encode(span.item):
                 batch.add(span.item, progress.due_s - progress.prefill_s)
         return batch
 
@@ -338,7 +360,16 @@ class Scheduler:
             admitted=tuple(progress.state.request for progress in admitted),
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
+            exports=self._visual.take_exports(),
+            arrivals=self._visual.take_arrivals(),
         )
+
+    def _return(self, plan: BatchPlan) -> None:
+        """What a plan that never ran, or not to its end, was to tell the executor goes into the next one."""
+        self._roster.return_released(plan.released)
+        self._visual.return_exports(plan.exports)
+        self._visual.return_arrivals(plan.arrivals)
+        self._visual.return_dropped(plan.dropped_features)
 
     def _recover(self, lost_moves: frozenset[str]) -> None:
         """Requests whose blocks hold nobody knows what, on the host or back on the device, are computed again."""

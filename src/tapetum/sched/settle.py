@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
+from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
-from tapetum.core.request import Phase
+from tapetum.core.request import Phase, Request
 from tapetum.sched.encode import UnderWay
 from tapetum.sched.progress import Progress, finish_reason_of, stats_of
 from tapetum.sched.roster import Roster
@@ -28,7 +29,7 @@ class Encodes:
 
     def share_left(self, item: MediaItem) -> float:
         """How much of an item is still to be encoded, 0 to 1."""
-        if self._visual.state(self._visual.key_of(item)) == "resident":
+        if item.is_reserved or self._visual.state(self._visual.key_of(item)) in ("resident", "landed"):
             return 0.0
         current = next((entry for entry in self.under_way if entry.item.key == item.key), None)
         return 1.0 if current is None else 1 - current.done
@@ -53,13 +54,32 @@ class Encodes:
                 self._note_done(job.item, result.encoded[job.item.key])
                 continue
             self._note_done(job.item, None)
-            for request_id in self._visual.fail(key):
-                if progress := self._roster.find(request_id):
-                    news.append(self._roster.end(progress, "error", now, error=error))
+            news += self._give_up(job.item.key, error, now)
+        for arrival in plan.arrivals:
+            if error := result.failed_features.get(arrival.key):
+                news += self._give_up(arrival.key, error, now)
+        for media_key in self._visual.settle_exports(plan.exports, result.exported):
+            news += self._give_up(media_key, _lost(), now)
         for request_id in waiters:
             if progress := self._roster.find(request_id):
                 progress.note_encode(result.encode_s, began_s=now - result.encode_s - result.forward_s)
         return news
+
+    def check_reserved(self, request: Request) -> None:
+        """Raise for a request that comes without the patches of what it has not reserved."""
+        for span in request.prompt.spans:
+            if span.item.is_reserved and not self._visual.reserve.is_held(span.key, request.request_id):
+                raise _lost()
+
+    def _give_up(self, media_key: bytes, error: TapetumError, now: float) -> list[TokenEvent]:
+        """End all who wait for features, and all who have nothing to encode them from."""
+        ended = dict.fromkeys(self._visual.fail(self._visual.key_from(media_key)))
+        for request_id in self._visual.reserve.holders(media_key):
+            progress = self._roster.find(request_id)
+            if progress is not None and progress.relies_on(media_key):
+                ended[request_id] = None
+        found = (self._roster.find(request_id) for request_id in ended)
+        return [self._roster.end(progress, "error", now, error=error) for progress in found if progress]
 
     def _note_done(self, item: MediaItem, share: float | None) -> None:
         """So much of an item is encoded; None if that has failed."""
@@ -75,6 +95,12 @@ class Encodes:
 
     def _forget(self, ended: UnderWay) -> None:
         self.under_way = tuple(entry for entry in self.under_way if entry is not ended)
+
+
+def _lost() -> EngineError:
+    return EngineError(
+        "the features of a picture or clip were lost in a step that failed; send the request again"
+    )
 
 
 class Tokens:

@@ -115,7 +115,7 @@ class Swap:
         again_s = cost.step_seconds(0, 0, length, chunk_context(start, length)) - cost.step_seconds(0, 0)
         for span in state.request.prompt.spans:
             is_needed = start < span.end and span.start < state.num_computed_tokens
-            if is_needed and self._visual.state(self._visual.key_of(span.item)) == "absent":
+            if is_needed and self._visual.needs_encode(span.item):
                 geometry = span.item.geometry
                 again_s += cost.encode_seconds(geometry.num_patches, geometry.squares)
         return 2 * cost.move_seconds(num_blocks * self._block_bytes) < again_s
