@@ -18,6 +18,7 @@ KEYS = [
     BlockKey((1, 7, 7, 2), (PART._replace(media_key=b"another"),)),
     BlockKey((1, 7, 7, 2), (PART._replace(offset=6),)),
     BlockKey((1, 7, 7, 2), (PART._replace(placement=(1.0, 1.0, 4.0)),)),
+    BlockKey((1, 7, 7, 2), (PART._replace(position=9),)),
     BlockKey((1, 7, 7, 3), (PART,)),
     BlockKey((1, 7, 7, 2), ()),
 ]

@@ -22,6 +22,7 @@ class SpanPart(NamedTuple):
     media_key: bytes
     offset: int
     placement: tuple[float, ...]
+    position: int = 0  # of the picture's first token, which what stands before it decides
 
 
 class BlockKey(NamedTuple):
@@ -36,7 +37,9 @@ def span_parts(spans: Sequence[Span], num_tokens: int, block_size: int) -> list[
         for index in range(span.start // block_size, -(-span.end // block_size)):
             origin = index * block_size
             first, last = max(span.start, origin), min(span.end, origin + block_size)
-            part = SpanPart(first - origin, last - origin, span.key, first - span.start, span.placement)
+            part = SpanPart(
+                first - origin, last - origin, span.key, first - span.start, span.placement, span.position
+            )
             blocks[index] = (*blocks[index], part)
     return blocks
 

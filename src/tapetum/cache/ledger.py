@@ -11,12 +11,13 @@ equal one, the request moves over to that and gives its own back: block lists ma
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from tapetum.cache.blocks import BlockPool, Tag
 from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
 from tapetum.cache.prefix import PrefixNode, PrefixTree
+from tapetum.cache.sightings import Sighting
 from tapetum.core.request import Request, RequestState
 
 
@@ -131,6 +132,7 @@ class Ledger:
         account = self._accounts[state.request.request_id]
         if self.tree is None or account.num_published >= num_full:
             return
+        num_full = min(num_full, state.num_exact_tokens // self.block_size)
         self._fill_keys(state, account, num_full)
         for index in range(account.num_published, num_full):
             own = state.block_ids[index]
@@ -142,6 +144,20 @@ class Ledger:
                 account.table = ()
             account.node = node
         account.num_published = num_full
+
+    def sightings(self, state: RequestState, media_key: bytes) -> Iterator[Sighting]:
+        """Where a picture of the request lies in what others have published for the same tenant."""
+        account = self._accounts[state.request.request_id]
+        return iter(()) if self.tree is None else self.tree.sightings.find(account.root, media_key)
+
+    def hold(self, sighting: Sighting) -> None:
+        """Keep its blocks until `let_go`."""
+        for node in sighting.path:
+            self.pool.acquire(node.block)
+
+    def let_go(self, sighting: Sighting) -> None:
+        for node in reversed(sighting.path):
+            self.pool.release(node.block)
 
     def release(self, state: RequestState) -> None:
         """Give back what the request holds, deepest blocks first; published ones stay findable."""

@@ -9,12 +9,12 @@ below an unreferenced block is referenced, every cached block can be evicted, an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from tapetum.cache.blocks import BlockPool
-from tapetum.cache.keys import BlockKey
+from tapetum.cache.keys import BlockKey, SpanPart
+from tapetum.cache.sightings import Sightings
 
 
 @dataclass(slots=True, eq=False)
@@ -24,16 +24,21 @@ class PrefixNode:
     block: int
     key: BlockKey
     root: Hashable
+    parent: PrefixNode | None
     siblings: dict[BlockKey, PrefixNode]
     children: dict[BlockKey, PrefixNode] = field(default_factory=dict)
+
+    def parts_of(self, media_key: bytes) -> list[SpanPart]:
+        """The parts of one picture: the end of one place and the beginning of another may lie in a block."""
+        return [part for part in self.key.parts if part.media_key == media_key]
 
 
 class PrefixTree:
     def __init__(self, pool: BlockPool) -> None:
+        self.sightings = Sightings()
         self._pool = pool
         self._roots: dict[Hashable, dict[BlockKey, PrefixNode]] = {}
         self._nodes: dict[int, PrefixNode] = {}  # by block
-        self._pictures: Counter[bytes] = Counter()  # media key -> blocks with parts of it
         self.num_evictions = 0
 
     @property
@@ -46,7 +51,7 @@ class PrefixTree:
 
     def holds(self, media_key: bytes) -> bool:
         """Whether some of a picture is in a published block. May be asked from another thread."""
-        return media_key in self._pictures
+        return media_key in self.sightings
 
     def match(self, root: Hashable, keys: Sequence[BlockKey]) -> list[PrefixNode]:
         """The longest published run that begins with `keys`."""
@@ -64,9 +69,9 @@ class PrefixTree:
         """The node for `key` below `parent` (None = the root): the one that is there, or a new one for `block`."""
         level = parent.children if parent else self._roots.setdefault(root, {})
         if key not in level:
-            level[key] = self._nodes[block] = PrefixNode(block, key, root, level)
+            level[key] = self._nodes[block] = PrefixNode(block, key, root, parent, level)
             self._pool.publish(block)
-            self._pictures.update(part.media_key for part in key.parts)
+            self.sightings.add(level[key])
         return level[key]
 
     def clear(self) -> None:
@@ -83,8 +88,5 @@ class PrefixTree:
         if not node.siblings and self._roots.get(node.root) is node.siblings:
             del self._roots[node.root]
         self._pool.reclaim(block)
-        for part in node.key.parts:
-            self._pictures[part.media_key] -= 1
-            if not self._pictures[part.media_key]:
-                del self._pictures[part.media_key]
+        self.sightings.remove(node)
         self.num_evictions += 1
