@@ -61,6 +61,9 @@ class Gate:
     def geometry(self, *args, **options):
         return PROCESSOR.geometry(*args, **options)
 
+    def parts(self, geometry):
+        return PROCESSOR.parts(geometry)
+
     def patches(self, frames, geometry):
         self.num_started += 1
         return PROCESSOR.patches(self._gated(frames), geometry)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tapetum.core import errors
-from tapetum.core.media import Degradation, MediaItem, PagesSeen, Reuse
+from tapetum.core.media import Degradation, MediaItem, PagesSeen, Part, Reuse
 from tapetum.core.request import Grammar, Request, SamplingParams
 from tapetum.core.stats import Backlog
 from tapetum.engine.messages import (
@@ -51,6 +51,7 @@ def picture(name: str, value: int) -> MediaItem:
     return replace(
         item,
         patches=patches,
+        parts=(Part(key=b"p" * 32, runs=((0, 1), (1, 2))),),
         processor="fast",
         degraded=Degradation(reason="load", requested=(112, 56), rung="low"),
         fetch_s=0.25,

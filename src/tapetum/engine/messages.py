@@ -17,7 +17,17 @@ from msgspec import Struct
 from tapetum.core import errors
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineError, TapetumError
-from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind, PagesSeen, ProcessorMode, Reuse, Span
+from tapetum.core.media import (
+    Degradation,
+    Geometry,
+    MediaItem,
+    MediaKind,
+    PagesSeen,
+    Part,
+    ProcessorMode,
+    Reuse,
+    Span,
+)
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import Grammar, Prompt, Request, SamplingParams
 from tapetum.core.stats import Backlog, SchedulerStats
@@ -34,6 +44,7 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     offset: int
     patches: bytes
+    parts: tuple[Part, ...]
     fetch_s: float
     decode_s: float
     resize_s: float
@@ -244,6 +255,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         shape=patches.shape,
         offset=-1 if offset is None else offset,
         patches=patches.tobytes() if offset is None else b"",
+        parts=item.parts,
         fetch_s=item.fetch_s,
         decode_s=item.decode_s,
         resize_s=item.resize_s,
@@ -255,7 +267,7 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
 def _sampling_of(values: dict[str, Any]) -> SamplingParams:
     if values.get("grammar") is not None:
         values["grammar"] = Grammar(**values["grammar"])
-        compared_with=item.compared_with,
+        compared_with = (item.compared_with,)
     known = {field.name for field in fields(SamplingParams)}
     assert values.keys() == known, "both ends have the same fields"
     return SamplingParams(**values)

@@ -167,6 +167,7 @@ class _Server:
             key=message.key,
             geometry=message.geometry,
             patches=patches,
+            parts=message.parts,
             fetch_s=message.fetch_s,
             decode_s=message.decode_s,
             resize_s=message.resize_s,

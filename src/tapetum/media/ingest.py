@@ -31,6 +31,7 @@ from tapetum.media.density import is_dense
 from tapetum.media.kept import Kept
 from tapetum.media.keys import alias_key, media_key
 from tapetum.media.near import NearIndex
+from tapetum.media.parts import keyed_parts
 from tapetum.media.plan import MediaPlan, Planner, Shot
 from tapetum.media.source import is_remote
 from tapetum.processing.base import Processor
@@ -261,15 +262,16 @@ class Ingest:
         geometry = plan.geometry
         pictures = _Timed(plan.shot.pictures(self._config, go_on, geometry.used))
         patches = self._processor.patches(pictures, geometry)
-        mode = self._config.mm_processor
-        key = media_key(
-            patches, geometry, parameters=self._processor.parameters, tenant=plan.tenant, processor=mode
-        )
+        mode, parameters = self._config.mm_processor, self._processor.parameters
+        key = media_key(patches, geometry, parameters=parameters, tenant=plan.tenant, processor=mode)
+        places = self._processor.parts(geometry)
+        parts = keyed_parts(patches, places, parameters=parameters, tenant=plan.tenant, processor=mode)
         resize_s = time.perf_counter() - started - pictures.seconds
         return MediaItem(
             key=key,
             geometry=geometry,
             patches=patches,
+            parts=parts,
             processor=mode,
             decode_s=pictures.seconds,
             resize_s=resize_s,

@@ -22,6 +22,7 @@ from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
+from tapetum.processing.parts import PartPlace
 from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import FrameSampling
 
@@ -101,6 +102,9 @@ class Processor(Protocol):
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
         """[P, C] in merge order; `frames` is read one at a time, so a lazy one keeps memory low."""
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        """One for each of the geometry's segments; none where the encoder sees all of an item at once."""
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         """What stands in the prompt for one item; its placements have `geometry.num_tokens` tokens together."""

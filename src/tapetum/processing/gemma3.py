@@ -24,6 +24,7 @@ from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.parts import PartPlace, tile_parts
 from tapetum.processing.pixels import Picture
 from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
@@ -134,6 +135,9 @@ class Gemma3Processor:
         pictures = [piece for frame in frames for piece in _with_crops(frame, geometry.tiles)]
         squares = replace(geometry, frames=geometry.grid_thw[0])
         return cut_tiles(pictures, squares, [Canvas.filled(*geometry.used)], self.shape)
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        return tile_parts(geometry)
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         tokens = plain_run(self.side**2)

@@ -25,6 +25,7 @@ from tapetum.core.request import Prompt
 from tapetum.processing.idefics_clips import ClipSampling, clip_pieces
 from tapetum.processing.layout import Piece, Placement, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
+from tapetum.processing.parts import PartPlace, tile_parts
 from tapetum.processing.pixels import Picture, size_of
 from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
@@ -139,6 +140,9 @@ class IdeficsProcessor:
             frames = (self._resized(frame, geometry.used) for frame in frames)
             canvases = [Canvas.filled(*geometry.used), *canvases]
         return cut_tiles(frames, geometry, canvases, self.shape)
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        return tile_parts(geometry)
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         if geometry.kind == "video":

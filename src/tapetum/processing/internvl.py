@@ -23,6 +23,7 @@ from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment, Special, lay_out, plain_run
 from tapetum.processing.options import LOW_DETAIL_SHARE, LOW_DETAIL_TOKENS, ProcessorOptions
+from tapetum.processing.parts import PartPlace, tile_parts
 from tapetum.processing.pixels import Picture
 from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import DEFAULT_FPS, FrameSampling
@@ -134,6 +135,9 @@ class InternVLProcessor:
         if geometry.tiles is not None and self.tiling.has_overview:
             canvases.append(Canvas.filled(self.shape.tile_size, self.shape.tile_size))
         return cut_tiles(frames, geometry, canvases, self.shape)
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        return tile_parts(geometry)
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         if geometry.kind == "image":

@@ -36,7 +36,9 @@ from tapetum.processing.llava_files import (
     read_shape,
     read_tokens,
 )
+from tapetum.processing.llava_parts import llava_parts
 from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.parts import PartPlace
 from tapetum.processing.pixels import Picture
 from tapetum.processing.refusals import check_budget, check_shape
 from tapetum.processing.sampling import FrameSampling
@@ -139,6 +141,9 @@ class LlavaProcessor:
             corner = (field[0] - scaled[0]) // 2, (field[1] - scaled[1]) // 2
             canvases.append(Canvas(size=field, scaled=scaled, corner=corner))
         return cut_tiles(frames, geometry, canvases, self.shape)
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        return llava_parts(geometry, self.shape, has_newline=self.has_newline, most_cells=self.most_cells)
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         return (plain_run(geometry.num_tokens),)

@@ -26,6 +26,7 @@ from tapetum.processing import qwen_vl_files as files
 from tapetum.processing.base import PixelBounds, fit_tokens, smart_resize
 from tapetum.processing.layout import Piece, Placement, Segment, Special, lay_out
 from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.parts import PartPlace, window_parts
 from tapetum.processing.patches import PatchShape, cut
 from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import FrameSampling
@@ -119,6 +120,9 @@ class QwenVLProcessor:
         fold = 1 if geometry.kind == "image" else self.temporal_patch_size
         shape = PatchShape(patch_size=self.patch_size, merge_size=self.merge_size, fold=fold)
         return cut(frames, geometry, shape)
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
+        return () if self.window is None else window_parts(geometry, self.merge_size, self.window)
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
         if geometry.frame_times:

@@ -14,6 +14,7 @@ from tapetum.core.media import Geometry, MediaKind
 from tapetum.core.request import Prompt
 from tapetum.processing.layout import Piece, Segment, lay_out
 from tapetum.processing.options import ProcessorOptions
+from tapetum.processing.parts import PartPlace
 from tapetum.processing.pixels import Picture
 from tapetum.processing.sampling import FrameSampling
 
@@ -48,6 +49,9 @@ class TextProcessor:
         raise _refusal()
 
     def patches(self, frames: Iterable[Picture], geometry: Geometry) -> NDArray[np.uint8]:
+        raise _refusal()
+
+    def parts(self, geometry: Geometry) -> tuple[PartPlace, ...]:
         raise _refusal()
 
     def expand(self, geometry: Geometry) -> tuple[Piece, ...]:
