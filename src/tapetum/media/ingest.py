@@ -15,19 +15,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
 from PIL import Image
 
-from tapetum.core.chat import MediaPart
+from tapetum.core.chat import DocumentPart, MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import CapacityError, EngineError, MediaTimeout, TapetumError
 from tapetum.core.media import Geometry, MediaItem
 from tapetum.media.deadlines import Deadlines, GivenUp, GoOn, Ticket
 from tapetum.media.density import is_dense
+from tapetum.media.document import Document
+from tapetum.media.document_library import Consultation, DocumentLibrary, Question
 from tapetum.media.kept import Kept
 from tapetum.media.keys import alias_key, media_key
 from tapetum.media.near import NearIndex
@@ -64,6 +66,7 @@ class Ingest:
         self._flights: dict[bytes, list[tuple[Ticket[MediaItem], MediaPlan]]] = {}  # with what each asked for
         self._is_closed = False
         size = workers or min(MAX_WORKERS, os.cpu_count() or 1)
+        self._library = DocumentLibrary(config, size)
         self._decoders = ThreadPoolExecutor(size, thread_name_prefix="media")
         self._fetchers = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="media-fetch")
         self._deadlines = Deadlines(self._late)
@@ -82,6 +85,22 @@ class Ingest:
             ticket.deliver(_again(plan.item, plan))
             return ticket.future
         self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
+        return ticket.future
+
+    def consult(self, part: DocumentPart, question: Question, *, tenant: str) -> Future[Consultation]:
+        """Starts to open a document and to look up which of its pages a question is about."""
+        ticket: Ticket[Consultation] = Ticket(time.monotonic() + self._config.timeout_s)
+
+        def work() -> None:
+            ticket.deliver(self._library.consult(part, question, tenant, ticket.go_on))
+
+        self._start(self._fetchers, ticket, work)  # which wait for the process that reads
+        return ticket.future
+
+    def page_texts(self, document: Document, pages: Sequence[int]) -> Future[list[str]]:
+        """Starts to read what is written on pages, which are numbered from 1."""
+        ticket: Ticket[list[str]] = Ticket(time.monotonic() + self._config.timeout_s)
+        self._start(self._fetchers, ticket, lambda: ticket.deliver(document.texts(pages, ticket.go_on)))
         return ticket.future
 
     def capped(self, plan: MediaPlan, max_visual_tokens: int) -> MediaPlan:
@@ -118,6 +137,7 @@ class Ingest:
         with self._state:
             self._kept.clear()
         self._near.clear()
+        self._library.clear()
 
     def close(self) -> None:
         """Fails what is still waiting and ends the threads; a decode in progress is waited for."""
@@ -128,6 +148,7 @@ class Ingest:
         )
         self._fetchers.shutdown(wait=True, cancel_futures=True)
         self._decoders.shutdown(wait=True, cancel_futures=True)
+        self._library.close()
         self.clear()
 
     @property

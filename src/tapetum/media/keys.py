@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tapetum.core.media import Geometry, ProcessorMode
+from tapetum.media.document import Page
 from tapetum.media.plan import Shot
+from tapetum.media.source import Loaded
 from tapetum.processing.pixels import bands
 
 FieldValue = bytes | memoryview | str | int | float
@@ -103,9 +105,11 @@ def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
     return () if processor == "exact" else (("processor", processor),)
 
 
-def _picture_fields(picture: bytes | Image.Image) -> tuple[tuple[str, FieldValue], ...]:
+def _picture_fields(picture: Loaded) -> tuple[tuple[str, FieldValue], ...]:
     if isinstance(picture, bytes):
         return (("file", picture),)
+    if isinstance(picture, Page):
+        return picture.identity
     return (("width", picture.width), ("height", picture.height), ("pixels", _pixel_digest(picture)))
 
 

@@ -18,6 +18,7 @@ from tapetum.core.media import Degradation, Geometry, MediaItem, MediaKind
 from tapetum.media.container import is_video
 from tapetum.media.deadlines import GoOn
 from tapetum.media.density import SIDE
+from tapetum.media.document import Page, is_pdf
 from tapetum.media.image import decode, read_size
 from tapetum.media.source import Loaded, SourceReader, VideoFile, is_frame_list
 from tapetum.media.video import VideoHeader, read_frames, read_header
@@ -62,7 +63,10 @@ class Shot:
             return
         for frame in self.frames:
             go_on()
-            yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
+            if isinstance(frame, Page):
+                yield frame.picture(used, go_on)
+            else:
+                yield frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
 
     def glance(self, config: MediaConfig, go_on: GoOn) -> Image.Image:
         """The picture, or the first of the frames, decoded no larger than a look at it needs."""
@@ -71,6 +75,8 @@ class Shot:
         width, height = self.size
         enough = (min(width, SIDE), min(height, SIDE))
         frame = self.frames[0]
+        if isinstance(frame, Page):
+            return frame.picture(enough, go_on)
         return frame if isinstance(frame, Image.Image) else decode(frame, config, go_on, enough)
 
 
@@ -109,6 +115,10 @@ class Planner:
             picture = self._reader.read(part.source, is_trusted=part.is_trusted, go_on=go_on)
             if isinstance(picture, bytes) and is_video(picture):
                 raise MediaError("the file is a video and no picture; send it as video_url")
+            if isinstance(picture, bytes) and is_pdf(picture):
+                raise MediaError(
+                    "the file is a PDF document and no picture; send it as a part of type file with file_data"
+                )
             return Shot(kind="image", size=self._size(picture, go_on), num_frames=1, frames=(picture,))
         clip = self._reader.read_clip(part.source, is_trusted=part.is_trusted, go_on=go_on)
         if isinstance(clip, VideoFile):
@@ -173,4 +183,4 @@ class Planner:
         )
 
     def _size(self, frame: Loaded, go_on: GoOn) -> tuple[int, int]:
-        return frame.size if isinstance(frame, Image.Image) else read_size(frame, self._config, go_on)
+        return frame.size if isinstance(frame, (Image.Image, Page)) else read_size(frame, self._config, go_on)

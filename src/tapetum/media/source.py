@@ -24,10 +24,11 @@ from tapetum.core.config import MediaConfig
 from tapetum.core.errors import MediaError, MediaForbidden, MediaTooLarge
 from tapetum.media.container import demuxer_of
 from tapetum.media.deadlines import GoOn
+from tapetum.media.document import Page, is_pdf
 from tapetum.media.fetch import Fetcher
 from tapetum.media.image import adopt_array, adopt_picture, check_bytes, is_picture
 
-Loaded = bytes | Image.Image  # a file still encoded, or an upright RGB picture
+Loaded = bytes | Image.Image | Page  # a file still encoded, an upright RGB picture, or a page to be drawn
 _FRAMES_URL, _FRAME_URL = "data:video/jpeg;base64,", "data:image/jpeg;base64,"
 _MAX_SPLITS = 2**20
 _SCHEME = re.compile(r"(data|file|https?):|([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -76,6 +77,8 @@ class SourceReader:
         if isinstance(source, (bytes, bytearray, memoryview)):
             check_bytes(memoryview(source).nbytes, self._config)
             return bytes(source)
+        if isinstance(source, Page):
+            return source
         if isinstance(source, Image.Image):
             with self._picture_lock:
                 return adopt_picture(source, self._config)
@@ -92,6 +95,16 @@ class SourceReader:
             f"picture is a {type(source).__name__}; give bytes, a path, a data:, http(s): or file: URL, a PIL picture "
             "or a uint8 array"
         )
+
+    def read_document(self, source: object, *, is_trusted: bool, go_on: GoOn = _always) -> bytes:
+        """The file of a PDF document."""
+        if isinstance(source, (Image.Image, np.ndarray)):
+            raise MediaError("document is a picture; send it as one")
+        data = self.read(source, is_trusted=is_trusted, go_on=go_on)
+        if not isinstance(data, bytes) or not is_pdf(data):
+            begins = f"starts with {data[:12]!r}" if isinstance(data, bytes) and data else "is empty"
+            raise MediaError(f"document file {begins}; send a PDF document, and pictures as image_url")
+        return data
 
     def read_clip(
         self, source: object, *, is_trusted: bool, go_on: GoOn = _always
@@ -125,7 +138,7 @@ class SourceReader:
             if isinstance(loaded, bytes):
                 num_bytes += len(loaded)
             else:
-                num_pixels += loaded.width * loaded.height
+                num_pixels += loaded.size[0] * loaded.size[1]
             self._check_total(num_bytes, num_pixels)
             frames.append(loaded)
         return frames
@@ -155,7 +168,7 @@ class SourceReader:
     def _fetched(self, url: str, go_on: GoOn) -> bytes:
         """A body that is no picture is not told about further: errors of a decoder might tell what is in it."""
         data = self._fetcher.fetch(url, go_on)
-        if not is_picture(data) and demuxer_of(data) is None:
+        if not is_picture(data) and demuxer_of(data) is None and not is_pdf(data):
             raise MediaError("the URL leads to no picture or video that can be decoded; check where it leads")
         return data
 

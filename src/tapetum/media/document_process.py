@@ -1,0 +1,198 @@
+"""The processes that read PDF files, as the threads of the media workers see them.
+
+Owns the processes: a few, started when they are needed, each with one file open and one thing to do at a time. Who
+asks goes on waiting only as long as somebody waits for the answer; then the process is killed, since nobody can know
+when it would come back. A file that crashes its process is refused, and the next who asks gets a new one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tapetum.core.errors import CapacityError, MediaError
+from tapetum.media.deadlines import GoOn
+from tapetum.media.document_index import PageIndex
+
+MEMORY_BYTES = 1024**3  # of a process, the file included
+MAX_PAGE_CHARS = 2**16  # of the text of a page
+_WAIT_S = 0.05  # between two looks whether somebody still waits
+_PIECE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PdfFile:
+    """A file as it came, by the name that the processes know it by."""
+
+    name: str
+    data: bytes
+
+
+class DocumentProcesses:
+    """At most `count` processes; all methods may be called from any thread."""
+
+    def __init__(self, count: int, max_pages: int) -> None:
+        self._count = count
+        self._max_pages = max_pages
+        self._state = threading.Condition()  # guards all below
+        self._idle: list[_Process] = []  # the one used last is at the end
+        self._num_busy = 0
+        self._is_closed = False
+        self.num_crashes = 0
+
+    def sizes(self, file: PdfFile, go_on: GoOn) -> list[tuple[float, float]]:
+        """Width and height of each page in points; raises MediaError for a file that cannot be opened."""
+        with self._process(file, go_on) as process:
+            return process.open(file, self._max_pages, go_on)
+
+    def index(self, file: PdfFile, go_on: GoOn) -> PageIndex:
+        _, parts = self._ask(file, go_on, do="index", max_chars=MAX_PAGE_CHARS)
+        return PageIndex.from_parts(parts)
+
+    def texts(self, file: PdfFile, pages: Sequence[int], go_on: GoOn) -> list[str]:
+        """What is written on pages, which are counted from 0."""
+        told, _ = self._ask(file, go_on, do="text", pages=list(pages), max_chars=MAX_PAGE_CHARS)
+        return [str(text) for text in told["texts"]]
+
+    def render(self, file: PdfFile, page: int, size: tuple[int, int], go_on: GoOn) -> bytes:
+        """A page, counted from 0, as RGB row by row, stretched to width and height in pixels."""
+        _, (pixels,) = self._ask(file, go_on, do="render", page=page, width=size[0], height=size[1])
+        return pixels
+
+    def close(self) -> None:
+        """End those that have nothing to do; the others end when they are done."""
+        with self._state:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()
+
+    @property
+    def num_processes(self) -> int:
+        return len(self._idle) + self._num_busy
+
+    def _ask(self, file: PdfFile, go_on: GoOn, **question: object) -> tuple[dict[str, Any], list[bytes]]:
+        with self._process(file, go_on) as process:
+            if process.file_name != file.name:
+                process.open(file, self._max_pages, go_on)
+            return process.ask(question, (), go_on)
+
+    @contextmanager
+    def _process(self, file: PdfFile, go_on: GoOn) -> Iterator[_Process]:
+        """One for the caller alone, if possible one that has the file open."""
+        process = self._taken(file.name, go_on)
+        is_well = False
+        try:
+            process = process or _Process()
+            yield process
+            is_well = True
+        except _Crashed as error:
+            self.num_crashes += 1
+            raise MediaError(
+                "the document ended the process that reads it, by a fault in the file or by the memory that it "
+                f"takes (limit {MEMORY_BYTES} bytes); save it again or send pictures of its pages"
+            ) from error
+        except MediaError:
+            is_well = True
+            raise
+        finally:
+            self._give_back(process, is_well=is_well)
+
+    def _taken(self, name: str, go_on: GoOn) -> _Process | None:
+        """One that is idle, or None for the right to start one."""
+        with self._state:
+            while True:
+                go_on()
+                if self._is_closed:
+                    raise CapacityError(
+                        "the server is shutting down and takes no more media; try another one"
+                    )
+                if self._idle:
+                    self._num_busy += 1
+                    known = (at for at, process in enumerate(self._idle) if process.file_name == name)
+                    return self._idle.pop(next(known, 0))
+                if self._num_busy < self._count:
+                    self._num_busy += 1
+                    return None
+                self._state.wait(_WAIT_S)
+
+    def _give_back(self, process: _Process | None, *, is_well: bool) -> None:
+        with self._state:
+            self._num_busy -= 1
+            if process is not None and is_well and not self._is_closed:
+                self._idle.append(process)
+                process = None
+            self._state.notify()
+        if process is not None:
+            process.kill()
+
+
+class _Crashed(Exception):
+    """The process has ended while it was asked."""
+
+
+class _Process:
+    def __init__(self) -> None:
+        if importlib.util.find_spec("pypdfium2") is None:
+            raise MediaError(
+                "PDF documents are not supported by this server: pypdfium2 is missing; install tapetum[pdf], "
+                "or send pictures of the pages"
+            )
+        self.file_name = ""  # of what it has open
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tapetum.media.document_child", str(MEMORY_BYTES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a file may make it say anything, as often as it likes
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None, "they were asked for"
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+
+    def open(self, file: PdfFile, max_pages: int, go_on: GoOn) -> list[tuple[float, float]]:
+        self.file_name = ""
+        told, _ = self.ask({"do": "open", "max_pages": max_pages}, (file.data,), go_on)
+        self.file_name = file.name
+        return [(float(width), float(height)) for width, height in told["pages"]]
+
+    def ask(
+        self, question: dict[str, object], payloads: Sequence[bytes], go_on: GoOn
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer and the bytes that came with it; raises MediaError where it is a refusal."""
+        head = json.dumps({**question, "sizes": [len(payload) for payload in payloads]}).encode()
+        try:
+            for piece in (len(head).to_bytes(8, "little"), head, *payloads):
+                self._questions.write(piece)
+            self._questions.flush()
+        except OSError as error:
+            raise _Crashed from error
+        told = json.loads(self._read(int.from_bytes(self._read(8, go_on), "little"), go_on))
+        if "refusal" in told:
+            raise MediaError(f"the document {told['refusal']}")
+        return told, [self._read(size, go_on) for size in told["sizes"]]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._answers.close()
+        with suppress(OSError):  # what was not yet written has nobody to read it
+            self._questions.close()
+
+    def _read(self, size: int, go_on: GoOn) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            go_on()
+            if select.select([self._answers], [], [], _WAIT_S)[0]:
+                piece = os.read(self._answers.fileno(), min(size - len(data), _PIECE_BYTES))
+                if not piece:
+                    raise _Crashed
+                data += piece
+        return bytes(data)

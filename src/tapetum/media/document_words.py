@@ -1,0 +1,118 @@
+"""The terms by which pages are found: what a text says, in a form that does not depend on how it is written.
+
+Owns what counts as the same: letters without case, accents of compatibility forms, endings of English words, words
+that a line break has cut, thousands that are grouped, dates in figures or in words, runs of Chinese, Japanese and
+Korean as pairs of letters. A text and a question go the same way, so no form need be right, only the same. Needs
+nothing but the standard library: the process that reads documents counts them too.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_MONTH = {name[:size]: number for number, name in enumerate(_MONTHS, 1) for size in (3, len(name))}
+_MONTH["sept"] = 9
+_MONTH_NAME = "|".join(sorted(_MONTH, key=len, reverse=True))
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_HYPHENS = "-\u00ad\u2010\u2011\ufffe\x02"
+_CUT_WORD = re.compile(rf"([^\W\d_]+)[{_HYPHENS}][ \t]*\r?\n[ \t]*([^\W\d_]+)")
+_GROUPED = re.compile(
+    r"(?<![\w.,])\d{1,3}(?:([,.'’\u00a0\u2009\u202f])\d{3})(?:\1\d{3})*(?![\d])(?:([.,])(\d+))?"
+)
+_ISO_DATE = re.compile(r"(?<!\d)(\d{4})-(\d{1,2})-(\d{1,2})(?!\d)")
+_DAY_FIRST = re.compile(
+    rf"(?<!\d)(\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:of\s+)?({_MONTH_NAME})\.?,?\s+(\d{{4}})(?!\d)"
+)
+_MONTH_FIRST = re.compile(rf"\b({_MONTH_NAME})\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?,?\s+(\d{{4}})(?!\d)")
+_FIGURES_DATE = re.compile(r"(?<![\d./])(\d{1,2})([./])(\d{1,2})\2(\d{4})(?![\d])")
+_PIECE = re.compile(
+    rf"(?P<cjk>[{_CJK}]+)"
+    r"|(?P<number>\d+(?:[.,]\d+)*)"
+    rf"|(?P<word>(?:(?![{_CJK}])[^\W\d_])+)"
+)
+_CODE = re.compile(r"(?=[^\s]*\d)[^\W_]+(?:[-/_.:][^\W_]+)+|(?=[^\W_]*\d)(?=[^\W_]*[^\W\d_])[^\W_]+")
+_FIGURES = re.compile(r"[\d.]+")
+_MAX_TERM = 64  # letters; what is longer is no word
+
+
+def terms_of(text: str) -> Iterator[str]:
+    """Every term of a text, as often as it occurs. What can be read in two ways comes in both."""
+    text = _CUT_WORD.sub(lambda cut: f"{cut[1]}{cut[2]} {cut[1]} {cut[2]}", text)
+    for number in _GROUPED.finditer(text):
+        yield from _ungrouped(number)
+    text = unicodedata.normalize("NFKC", text).casefold()
+    yield from _dates(text)
+    for code in _CODE.finditer(text):
+        if len(code[0]) <= _MAX_TERM and not _FIGURES.fullmatch(code[0]):
+            yield re.sub(r"[-/_.:]", "", code[0])
+    for piece in _PIECE.finditer(text):
+        if piece["cjk"]:
+            yield from _pairs(piece[0])
+        elif piece["number"]:
+            yield from _figures(piece[0])
+        elif len(piece[0]) <= _MAX_TERM:
+            yield stem(piece[0])
+
+
+def stem(word: str) -> str:
+    """A word without the commonest endings of English; nothing of what remains is shorter than three letters."""
+    if len(word) < 4 or not word.isascii():
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for ending in ("ing", "ed"):
+        bare = word.removesuffix(ending)
+        if bare != word and len(bare) >= 3 and re.search("[aeiouy]", bare):
+            word = bare[:-1] if bare[-1] == bare[-2] and bare[-1] not in "lsz" else bare
+            break
+    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+
+
+def _ungrouped(number: re.Match[str]) -> Iterator[str]:
+    """A number whose thousands are grouped, plain. Of two readings of a single group, the other comes as figures."""
+    mark, point, decimals = number[1], number[2], number[3]
+    if decimals is not None and point == mark:
+        return
+    whole = number[0] if decimals is None else number[0][: -len(decimals) - 1]
+    plain = whole.replace(mark, "")
+    yield plain if decimals is None else f"{plain}.{decimals}"
+
+
+def _figures(number: str) -> Iterator[str]:
+    """A number as it stands with a point for a comma, and its parts: they may have been what was asked for."""
+    yield number.replace(",", ".")
+    parts = re.split("[.,]", number)
+    if len(parts) > 1:
+        yield from parts
+
+
+def _dates(text: str) -> Iterator[str]:
+    for found in _ISO_DATE.finditer(text):
+        yield _date(found[1], found[2], found[3])
+    for found in _DAY_FIRST.finditer(text):
+        yield _date(found[3], _MONTH[found[2]], found[1])
+    for found in _MONTH_FIRST.finditer(text):
+        yield _date(found[3], _MONTH[found[1]], found[2])
+    for found in _FIGURES_DATE.finditer(text):
+        yield _date(found[4], found[3], found[1])
+        if found[2] == "/":  # the month may come first
+            yield _date(found[4], found[1], found[3])
+
+
+def _date(year: str, month: str | int, day: str) -> str:
+    return f"{year}-{int(month):02}-{int(day):02}"
+
+
+def _pairs(run: str) -> Iterator[str]:
+    """Letters that stand together, two by two; a letter that stands alone."""
+    if len(run) == 1:
+        yield run
+    yield from (run[index : index + 2] for index in range(len(run) - 1))
