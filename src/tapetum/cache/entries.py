@@ -12,18 +12,13 @@ import math
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
-from tapetum.cache.tiers import Buffer, Entry, Name
+from tapetum.cache.tiers import DTYPES, Buffer, Entry, Name
 
 VERSION = "tapetum entry 1"
 HEAD_BYTES = 512  # what the head of any entry of few dimensions fits into
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 2**16
-_CODES = {
-    "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2), "float64": ("F64", 8),
-    "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1),
-    "uint8": ("U8", 1), "int8": ("I8", 1), "int16": ("I16", 2), "int32": ("I32", 4), "int64": ("I64", 8),
-}  # fmt: skip
-_DTYPES = {code: (dtype, width) for dtype, (code, width) in _CODES.items()}
+_DTYPES = {code: (dtype, width) for dtype, (code, width) in DTYPES.items()}
 
 
 class BadEntry(Exception):
@@ -37,8 +32,7 @@ class BadEntry(Exception):
 def pack(entry: Entry) -> tuple[Buffer, Buffer]:
     """Head and data, to be written one behind the other. The data is not copied."""
     data = memoryview(entry.data).cast("B")
-    code, width = _CODES[entry.dtype]
-    assert data.nbytes == width * math.prod(entry.shape), "the data of an entry is as long as its shape says"
+    code, _ = DTYPES[entry.dtype]
     fields = _Fields(entry.kind, entry.key.hex(), code, list(entry.shape), data.nbytes, repr(entry.cost_s))
     return _head(fields, _checksum(fields, data)), data
 

@@ -1,21 +1,27 @@
 """What a tier of bytes holds and does: entries, the protocol of a store, and the accounts that keep its limit.
 
-An entry is immutable and named by its content, so a store has no updates: what is there is right or broken. Accounts
-order entries by GreedyDual-Size-Frequency (Cherkasova 1998): `L + cost x uses / bytes`, where L is the worth of what
-was evicted last, so that what was dear once and is not asked for any more goes too.
+An entry is immutable and named by its content, so a store has no updates: what is there is right or broken. What is
+evicted first is what is cheap to make again, for its size, and seldom used (greedy.py).
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, get_args
+
+from tapetum.cache.greedy import GreedyDual
 
 Kind = Literal["features", "kv", "alias"]
 TierName = Literal["host", "disk", "redis", "s3"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Buffer = bytes | bytearray | memoryview
+DTYPES = {  # as safetensors calls them, and bytes of a value
+    "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2), "float64": ("F64", 8),
+    "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1),
+    "uint8": ("U8", 1), "int8": ("I8", 1), "int16": ("I16", 2), "int32": ("I32", 4), "int64": ("I64", 8),
+}  # fmt: skip
 
 
 class Name(NamedTuple):
@@ -35,6 +41,10 @@ class Entry:
     shape: tuple[int, ...]
     data: Buffer
     cost_s: float
+
+    def __post_init__(self) -> None:
+        num_bytes = DTYPES[self.dtype][1] * math.prod(self.shape)
+        assert memoryview(self.data).nbytes == num_bytes, "the data of an entry is as long as its shape says"
 
 
 class StoreError(Exception):
@@ -100,19 +110,11 @@ class Store(Protocol):
         """Does not wait. No other method is called afterwards."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Item:
     num_bytes: int
     cost_s: float
-    uses: int = 1
-    worth: float = 0.0
-    order: int = 0  # of the last use; breaks ties
-
-
-@dataclass(slots=True, eq=False)
-class _Totals:
-    num_bytes: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    num_evictions: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    uses: int
 
 
 class Accounts:
@@ -121,16 +123,12 @@ class Accounts:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._items: dict[Name, _Item] = {}
-        self._heap: list[tuple[float, int, Name]] = []  # an entry is true if its order is that of the item
-        self._age = 0.0  # L
-        self._num_uses = 0
-        self._totals = _Totals()
+        self._worths: GreedyDual[Name] = GreedyDual()
+        self._num_bytes = dict.fromkeys(KINDS, 0)
+        self._num_evictions = dict.fromkeys(KINDS, 0)
 
     def __contains__(self, name: Name) -> bool:
         return name in self._items
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -138,15 +136,10 @@ class Accounts:
 
     @property
     def num_bytes(self) -> int:
-        return sum(self._totals.num_bytes.values())
-
-    def size(self, name: Name) -> int:
-        return self._items[name].num_bytes
+        return sum(self._num_bytes.values())
 
     def holdings(self) -> Holdings:
-        return Holdings(
-            num_bytes=dict(self._totals.num_bytes), num_evictions=dict(self._totals.num_evictions)
-        )
+        return Holdings(num_bytes=dict(self._num_bytes), num_evictions=dict(self._num_evictions))
 
     def can_hold(self, num_bytes: int) -> bool:
         return num_bytes <= self.max_bytes
@@ -162,42 +155,31 @@ class Accounts:
 
     def add(self, name: Name, num_bytes: int, cost_s: float) -> None:
         """Account for an entry that is not known yet, within the limit or above it."""
-        assert name not in self._items, "the entry is known already"
-        self._items[name] = item = _Item(num_bytes, cost_s)
-        self._totals.num_bytes[name.kind] += num_bytes
-        self._rank(name, item)
+        self._put(name, _Item(num_bytes, cost_s, uses=1))
+        self._num_bytes[name.kind] += num_bytes
 
     def use(self, name: Name) -> None:
         """Nothing to do for one that is not known."""
-        item = self._items.get(name)
-        if item is not None:
-            item.uses += 1
-            self._rank(name, item)
+        if name in self._items:
+            item = self._items[name]
+            self._worths.remove(name)
+            self._put(name, replace(item, uses=item.uses + 1))
 
     def remove(self, name: Name) -> None:
         """Nothing to do for one that is not known."""
-        item = self._items.pop(name, None)
-        if item is not None:
-            self._totals.num_bytes[name.kind] -= item.num_bytes
+        if name in self._items:
+            self._worths.remove(name)
+            self._num_bytes[name.kind] -= self._items.pop(name).num_bytes
+
+    def _put(self, name: Name, item: _Item) -> None:
+        self._items[name] = item
+        self._worths.add(name, item.cost_s, item.num_bytes, item.uses)
 
     def _evict_to(self, max_bytes: int) -> list[Name]:
         evicted = []
         while self.num_bytes > max_bytes:
-            worth, order, name = heapq.heappop(self._heap)
-            item = self._items.get(name)
-            if item is None or item.order != order:
-                continue
-            self._age = worth
-            self.remove(name)
-            self._totals.num_evictions[name.kind] += 1
+            name = self._worths.pop()
+            self._num_bytes[name.kind] -= self._items.pop(name).num_bytes
+            self._num_evictions[name.kind] += 1
             evicted.append(name)
         return evicted
-
-    def _rank(self, name: Name, item: _Item) -> None:
-        self._num_uses += 1
-        item.order = self._num_uses
-        item.worth = self._age + item.cost_s * item.uses / max(1, item.num_bytes)
-        heapq.heappush(self._heap, (item.worth, item.order, name))
-        if len(self._heap) > 2 * len(self._items) + 64:
-            self._heap = [(each.worth, each.order, other) for other, each in self._items.items()]
-            heapq.heapify(self._heap)
