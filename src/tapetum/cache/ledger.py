@@ -30,7 +30,6 @@ class _Account:
     keys: list[BlockKey] = field(default_factory=list)  # of full blocks, as far as they were needed
     node: PrefixNode | None = None  # of the last published block
     num_published: int = 0
-    table: tuple[int, ...] = ()  # the block list, frozen; () = outdated
 
 
 class Ledger:
@@ -81,12 +80,10 @@ class Ledger:
         for node in matched:
             self.pool.acquire(node.block)
         self.make_room(num_fresh)
-        state.block_ids.extend(node.block for node in matched)
-        for index in range(len(matched), len(matched) + num_fresh):
-            state.block_ids.append(self.pool.allocate(self._tag(account, index)))
+        state.block_ids = tuple(node.block for node in matched)
+        self._append(state, account, num_fresh)
         account.node = matched[-1] if matched else None
         account.num_published = len(matched)
-        account.table = ()
         return len(matched) * self.block_size
 
     def num_found(self, state: RequestState) -> int:
@@ -100,10 +97,7 @@ class Ledger:
             return True
         if not self.make_room(num_missing):
             return False
-        account = self._accounts[state.request.request_id]
-        for _ in range(num_missing):
-            state.block_ids.append(self.pool.allocate(self._tag(account, len(state.block_ids))))
-        account.table = ()
+        self._append(state, self._accounts[state.request.request_id], num_missing)
         return True
 
     def num_slots_ahead(self, state: RequestState, *, may_grow: bool) -> int:
@@ -117,14 +111,7 @@ class Ledger:
         if num_kept < len(state.block_ids):
             for block in reversed(state.block_ids[num_kept:]):
                 self.pool.release(block)
-            del state.block_ids[num_kept:]
-            self._accounts[state.request.request_id].table = ()
-
-    def block_table(self, state: RequestState) -> tuple[int, ...]:
-        account = self._accounts[state.request.request_id]
-        if not account.table:
-            account.table = tuple(state.block_ids)
-        return account.table
+            state.block_ids = state.block_ids[:num_kept]
 
     def publish(self, state: RequestState) -> None:
         """Make the full blocks among the computed tokens findable."""
@@ -134,15 +121,17 @@ class Ledger:
             return
         num_full = min(num_full, state.num_exact_tokens // self.block_size)
         self._fill_keys(state, account, num_full)
-        for index in range(account.num_published, num_full):
+        first, known = account.num_published, []
+        for index in range(first, num_full):
             own = state.block_ids[index]
             node = self.tree.publish(account.root, account.node, account.keys[index], own)
             if node.block != own:
                 self.pool.acquire(node.block)
                 self.pool.release(own)
-                state.block_ids[index] = node.block
-                account.table = ()
+            known.append(node.block)
             account.node = node
+        if (*known,) != state.block_ids[first:num_full]:
+            state.block_ids = (*state.block_ids[:first], *known, *state.block_ids[num_full:])
         account.num_published = num_full
 
     def sightings(self, state: RequestState, media_key: bytes) -> Iterator[Sighting]:
@@ -164,7 +153,13 @@ class Ledger:
         self._accounts.pop(state.request.request_id, None)
         for block in reversed(state.block_ids):
             self.pool.release(block)
-        state.block_ids.clear()
+        state.block_ids = ()
+
+    def _append(self, state: RequestState, account: _Account, num_blocks: int) -> None:
+        first = len(state.block_ids)
+        state.block_ids += tuple(
+            self.pool.allocate(self._tag(account, index)) for index in range(first, first + num_blocks)
+        )
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

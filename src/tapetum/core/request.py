@@ -249,7 +249,7 @@ class RequestState:
     num_computed_tokens: int = 0  # already in KV
     num_cached_tokens: int = 0  # of those, found in the prefix tree at the first admission
     num_exact_tokens: int = MAX_TOKENS  # what is computed behind them rests on a link
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: tuple[int, ...] = ()
     num_preemptions: int = 0
     num_predicted_right: int = 0  # tokens of the prediction that were verified and came true
     num_predicted_wrong: int = 0

@@ -53,8 +53,8 @@ class StepBudget:
     def has_tokens(self) -> bool:
         return self.rows > 0 and self.tokens > 0
 
-    def take_row(self, tokens: int) -> None:
-        self.rows -= 1
+    def take_rows(self, rows: int, tokens: int) -> None:
+        self.rows -= rows
         self.tokens -= tokens
 
     def allows_encode(self, visual_tokens: int) -> bool:

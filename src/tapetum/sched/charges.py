@@ -32,15 +32,15 @@ def charges_of_rows(
     """By account. `result` may have the tokens of several decodes of a row; guesses cost as a chunk does."""
     _, per_decode, per_context, per_token, per_pair = cost.step_coefficients
     charges: defaultdict[str, float] = defaultdict(float)
-    for row, owner in zip(rows, owners, strict=True):
+    tokens = result.tokens
+    for (request_id, start, length, _, _, guess), owner in zip(rows, owners, strict=True):
         if not owner.is_decoding:
-            seconds = per_token * row.length + per_pair * chunk_context(row.start, row.length)
-        elif row.guess:
-            num_guessed = len(row.guess)
-            seconds = per_decode + per_context * row.start
-            seconds += per_token * num_guessed + per_pair * chunk_context(row.start, num_guessed)
+            seconds = per_token * length + per_pair * chunk_context(start, length)
+        elif guess:
+            seconds = per_decode + per_context * start
+            seconds += per_token * len(guess) + per_pair * chunk_context(start, len(guess))
         else:
-            count = len(result.tokens.get(row.request_id, ()))
-            seconds = count * (per_decode + per_context * (row.start + count / 2))
+            count = len(tokens.get(request_id, ()))
+            seconds = count * (per_decode + per_context * (start + count / 2))
         charges[owner.account] += seconds
     return charges

@@ -8,7 +8,7 @@ whole into the time for encodes, then prefills, and last the pictures and slices
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from tapetum.cache.ledger import Ledger
@@ -58,11 +58,17 @@ class Draft:
         self._may_encode = True
         self._is_cut = False  # a prefill would have gone on, had there been time
 
-    def add_decode(self, progress: Progress) -> None:
-        state = progress.state
-        self.work.decodes += 1
-        self.work.context += state.num_tokens
-        self._add_row(progress, state.num_computed_tokens, 1)
+    def add_decodes(self, decodes: Sequence[Progress]) -> None:
+        """Of requests that have blocks for their next token."""
+        rows = [
+            Row(progress.request_id, progress.state.num_computed_tokens, 1, progress.state.block_ids, True)
+            for progress in decodes
+        ]
+        self.rows += rows
+        self.owners += decodes
+        self.work.decodes += len(rows)
+        self.work.context += sum([row.start for row in rows]) + len(rows)
+        self._budget.take_rows(len(rows), len(rows))
 
     def speculate(self, seconds: float | None, *, may_grow: bool) -> None:
         """Let decodes verify guesses within a step of `seconds`, in blocks that nobody else wants."""
@@ -197,8 +203,7 @@ class Draft:
         self._budget.tokens -= len(guess)
         self.work.guessed += len(guess)
         self.work.guessed_context += chunk_context(row.end, len(guess))
-        block_ids = self._ledger.block_table(state)
-        self.rows[index] = replace(row, length=1 + len(guess), block_ids=block_ids, guess=guess)
+        self.rows[index] = row._replace(length=1 + len(guess), block_ids=state.block_ids, guess=guess)
 
     def _token_seconds(self, start: int) -> float:
         """Seconds of one more token in a chunk that begins at `start`."""
@@ -207,14 +212,14 @@ class Draft:
 
     def _add_row(self, progress: Progress, start: int, length: int) -> None:
         state = progress.state
-        self._budget.take_row(length)
+        self._budget.take_rows(1, length)
         self.owners.append(progress)
         self.rows.append(
             Row(
                 request_id=progress.request_id,
                 start=start,
                 length=length,
-                block_ids=self._ledger.block_table(state),
+                block_ids=state.block_ids,
                 has_sample=start + length == state.num_tokens,
             )
         )

@@ -50,7 +50,7 @@ def next_rows(live: Mapping[Progress, Row], ledger: Ledger) -> tuple[Row, ...] |
         if owner.speculation is not None:
             owner.speculation.rest()
     return tuple(
-        replace(row, start=row.start + 1, block_ids=ledger.block_table(owner.state))
+        Row(row.request_id, row.start + 1, 1, owner.state.block_ids, has_sample=True)
         for owner, row in live.items()
     )
 

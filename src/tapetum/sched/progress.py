@@ -7,11 +7,11 @@ ones and then lets go, so requests that wait for feature memory never wait in a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapetum.cache.visual import VisualCache
 from tapetum.core.media import Span
-from tapetum.core.request import FinishReason, Request, RequestState, RequestStats
+from tapetum.core.request import RequestState, RequestStats
 from tapetum.sched.queue import Rank
 from tapetum.sched.speculate import Speculation
 
@@ -23,6 +23,10 @@ class Progress:
     state: RequestState
     rank: Rank
     account: str = ""  # whose turn it takes
+    request_id: str = field(init=False)
+    ends: Collection[int] = field(init=False)  # the tokens with which the answer ends
+    seat: Rank = field(init=False)  # the rank among those that run, from the first time on
+    is_decoding: bool = False  # it runs, and the only token to compute is the one sampled last (seats.py)
     encode_s: float = 0.0  # predicted when it came, should nothing of it be cached
     prefill_s: float = 0.0
     added_s: float = 0.0
@@ -34,19 +38,20 @@ class Progress:
     num_pinned: int = 0  # of the spans after those, from the first
     speculation: Speculation | None = None  # from the first token on, where the request may have guesses
 
-    @property
-    def request_id(self) -> str:
-        return self.state.request.request_id
+    def __post_init__(self) -> None:
+        request = self.state.request  # what follows is asked for in every step
+        self.request_id = request.request_id
+        self.ends = request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
+        self.seat = self.rank
 
     @property
     def work_s(self) -> float:
         return self.encode_s + self.prefill_s
 
     @property
-    def is_decoding(self) -> bool:
+    def lacks_one_token(self) -> bool:
         """The only token to compute is the one sampled last."""
-        state = self.state  # asked for all that runs, several times a step
-        return bool(state.output_token_ids) and state.num_tokens - state.num_computed_tokens == 1
+        return bool(self.state.output_token_ids) and self.state.num_remaining_tokens == 1
 
     @property
     def num_tokens_left(self) -> int:
@@ -107,18 +112,6 @@ class Progress:
     def _note_source(self, span: Span, source: str) -> None:
         known = self.state.media_sources.get(span.key, source)
         self.state.media_sources[span.key] = max(known, source, key=_SOURCE_ORDER.index)
-
-
-def ends_of(request: Request) -> Collection[int]:
-    """The tokens with which an answer ends."""
-    return request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
-
-
-def finish_reason_of(state: RequestState) -> FinishReason | None:
-    """Whether the newest token is the last one: a stop token (which counts as output) or the limit of tokens."""
-    if state.output_token_ids[-1] in ends_of(state.request):
-        return "stop"
-    return "length" if len(state.output_token_ids) >= state.request.max_tokens else None
 
 
 def stats_of(state: RequestState, now: float) -> RequestStats:

@@ -145,10 +145,9 @@ class Prospects:
             ready_s += 0.0 if part.encode_s else part.prefill_s
             if has_encode or not part.encode_s:
                 ahead.add(part)
-        prefills = self._roster.prefills()
-        num_decodes = len(self._roster.running) - len(prefills)
-        context = sum(progress.state.num_tokens for progress in tuple(self._roster.running))
-        context -= sum(progress.state.num_tokens for progress in prefills)
+        decodes = tuple(self._roster.running.decodes)
+        num_decodes = len(decodes)
+        context = sum(progress.state.num_computed_tokens for progress in decodes) + num_decodes
         decode_s = self._cost.step_seconds(num_decodes, context) if num_decodes > 0 else 0.0
         own_decode_s = self._cost.step_seconds(num_decodes + 1, context)
         limit_s = max(self._limit_s(decode_s), own_decode_s)

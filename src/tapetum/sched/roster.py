@@ -26,8 +26,9 @@ from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.promise import Promises, Prospect
 from tapetum.sched.queue import RankedQueue, rank_of
 from tapetum.sched.queued import Queued
+from tapetum.sched.seats import Seats
 from tapetum.sched.swap import Swap
-from tapetum.sched.turns import Turns, seat_of
+from tapetum.sched.turns import Turns
 
 _NEWEST = 0.1  # how much the newest stay counts in their average
 
@@ -35,7 +36,7 @@ _NEWEST = 0.1  # how much the newest stay counts in their average
 class Roster:
     def __init__(self, ledger: Ledger, visual: VisualCache, swap: Swap, cost: CostModel) -> None:
         self.waiting: RankedQueue[Progress] = RankedQueue(attrgetter("rank"))
-        self.running: RankedQueue[Progress] = RankedQueue(seat_of)
+        self.running = Seats()
         self.finished: Counter[str] = Counter()
         self.num_preemptions = 0
         self.prefix_queries = 0  # tokens looked up at first admissions
@@ -49,7 +50,6 @@ class Roster:
         self.turns = Turns()
         self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
-        self._prefills: dict[str, Progress] = {}  # of those that run, with some that decode again
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
         self._num_added = 0
@@ -80,13 +80,9 @@ class Roster:
             span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
         )
 
-    def prefills(self) -> list[Progress]:
-        """Those that run and do not decode yet, in the order of their admission. May be asked from another thread."""
-        return [progress for progress in tuple(self._prefills.values()) if not progress.is_decoding]
-
-    def note_decode(self, progress: Progress) -> None:
-        """It has its first token."""
-        self._prefills.pop(progress.request_id, None)
+    def prefills(self) -> tuple[Progress, ...]:
+        """Those that run and do not decode, in order of their seats. May be asked from another thread."""
+        return tuple(self.running.prefills)
 
     def add(self, request: Request, now: float, prospect: Prospect) -> None:
         if request.request_id in self._live:
@@ -120,11 +116,11 @@ class Roster:
         progress.begin(self._swap.load(state, num_matched))
         if state.first_scheduled_s is None:
             state.first_scheduled_s = now
+            progress.seat = rank_of(state.request, progress.rank.order, now)
             state.num_cached_tokens = num_matched
             self.prefix_queries += state.num_tokens
             self.prefix_hits += num_matched
         self.running.push(progress)
-        self._prefills[progress.request_id] = progress
 
     def preempt(self, progress: Progress, *, may_save: bool = True) -> None:
         """From running back to waiting: everything held is given back, outputs and rank are kept.
@@ -137,7 +133,6 @@ class Roster:
         state.phase = Phase.WAITING
         state.num_preemptions += 1
         self.num_preemptions += 1
-        self._prefills.pop(progress.request_id, None)
         if may_save:
             self._swap.save(state)
         self._give_back(progress)
@@ -172,7 +167,6 @@ class Roster:
         self._give_back(progress)
         self._visual.reserve.let_go(progress.request_id)
         del self._live[progress.request_id]
-        self._prefills.pop(progress.request_id, None)
         self._forget_deadlines()
         self._released.append(progress.request_id)
         self.finished[reason] += 1

@@ -28,7 +28,7 @@ from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_o
 from tapetum.sched.hold import Batch, Hold
 from tapetum.sched.limits import AdmissionLimits
 from tapetum.sched.pace import Pace
-from tapetum.sched.progress import Progress, ends_of
+from tapetum.sched.progress import Progress
 from tapetum.sched.promise import Prospect
 from tapetum.sched.prospects import Prospects
 from tapetum.sched.roster import Roster
@@ -165,7 +165,7 @@ class Scheduler:
         self._news += self._roster.end_expired(now)
         self._news += self._prospects.end_hopeless(now)
         self._encodes.drop_for_nobody()
-        self._roster.turns.begin(self._roster.running, now)
+        self._roster.turns.begin(self._roster.running.prefills, now)
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
         draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
         self._add_decodes(draft)
@@ -192,7 +192,7 @@ class Scheduler:
         owners = tuple(live)
         return Foresight(
             plan=self._sealed(rows, owners),
-            ends={owner.request_id: ends_of(owner.state.request) for owner in owners},
+            ends={owner.request_id: owner.ends for owner in owners},
         )
 
     def stretch(self, plan: BatchPlan, longest: int, now: float) -> int:
@@ -264,24 +264,30 @@ class Scheduler:
 
     def _add_decodes(self, draft: Draft) -> None:
         """A row for every decode, in order of seats; where blocks run out, the last give way."""
-        running = self._roster.running
-        for progress in tuple(running):
-            if progress.state.phase is not Phase.RUNNING or not progress.is_decoding:
-                continue
-            while not self._ledger.extend(progress.state):
-                victim = self._roster.victim
-                self._roster.preempt(victim)
-                if victim is progress:
-                    break
-            else:
-                draft.add_decode(progress)
+        size = self._ledger.block_size
+        draft.add_decodes(
+            [
+                progress
+                for progress in tuple(self._roster.running.decodes)
+                if progress.state.num_computed_tokens < size * len(progress.state.block_ids)
+                or self._make_way(progress)
+            ]
+        )
+
+    def _make_way(self, progress: Progress) -> bool:
+        """Whether a decode has a block for its next token, or can have it of those behind."""
+        while progress.is_decoding:
+            if self._ledger.extend(progress.state):
+                return True
+            self._roster.preempt(self._roster.victim)
+        return False
 
     def _add_prefills(self, draft: Draft) -> None:
         """A chunk for the prefills under way, in turn, as far as the step goes.
 
         One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
         """
-        prefills = self._roster.turns.prefills(self._roster.running)
+        prefills = self._roster.turns.prefills(self._roster.running.prefills)
         behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
         if self.num_running < self._max_running:
             behind += islice(self._roster.waiting, _LOOKAHEAD)
@@ -315,7 +321,7 @@ class Scheduler:
 
     def _by_due(self) -> list[Progress]:
         """What prefills, in the order in which its pictures are encoded: by turns of tenants, as they are due."""
-        return self._roster.turns.prefills(self._roster.running, key=attrgetter("due_s"))
+        return self._roster.turns.prefills(self._roster.running.prefills, key=attrgetter("due_s"))
 
     def _batch(self) -> Batch:
         """The pictures next in line of what prefills, should nobody encode them yet."""

@@ -13,9 +13,9 @@ from tapetum.cache.visual import VisualCache
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
-from tapetum.core.request import Phase, Request
+from tapetum.core.request import FinishReason, Phase, Request
 from tapetum.sched.encode import UnderWay
-from tapetum.sched.progress import Progress, finish_reason_of, stats_of
+from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.roster import Roster
 from tapetum.sched.speculate import Speculation
 
@@ -130,22 +130,24 @@ class Tokens:
             else:
                 progress.advance(row.end, self._visual)
                 self._ledger.publish(progress.state)
+                self._roster.running.note_computed(progress)
         return news
 
     def _take(self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float) -> TokenEvent:
         """The tokens up to the one that ends the answer; what the row computed behind them is void."""
         state = progress.state
-        count, reason = 0, None
-        while count < len(tokens) and reason is None:
-            state.output_token_ids.append(tokens[count].token_id)
-            count += 1
-            reason = finish_reason_of(state)
-        progress.advance(state.num_tokens - 1, self._visual)
+        count, reason = self._append(progress, tokens)
+        end = row.start + row.length - len(row.guess) + count - 1
+        if progress.is_decoding:
+            state.num_computed_tokens = end
+        else:
+            progress.advance(end, self._visual)
+            self._roster.running.note_computed(progress)
         self._ledger.publish(state)
-        is_first = state.first_token_s is None
-        if is_first:
+        stats = None
+        if state.first_token_s is None:
             state.first_token_s = now
-            self._roster.note_decode(progress)
+            stats = stats_of(state, now)
             # a grammar says anew after every token what may come
             is_free = self._may_guess and state.request.sampling.grammar is None
             progress.speculation = Speculation(state) if is_free else None
@@ -155,8 +157,20 @@ class Tokens:
             return self._roster.end(progress, reason, now, tokens=tokens[:count])
         if progress.speculation is not None:
             progress.speculation.append(token.token_id for token in tokens)
-        stats = stats_of(state, now) if is_first else None
-        return TokenEvent(request_id=progress.request_id, tokens=tokens[:count], stats=stats)
+        return TokenEvent(progress.request_id, tokens[:count], stats=stats)
+
+    def _append(
+        self, progress: Progress, tokens: tuple[SampledToken, ...]
+    ) -> tuple[int, FinishReason | None]:
+        """How many of the tokens the answer takes, and whether the last of them ends it."""
+        output, most = progress.state.output_token_ids, progress.state.request.max_tokens
+        for count, token in enumerate(tokens, 1):
+            output.append(token.token_id)
+            if token.token_id in progress.ends:
+                return count, "stop"
+            if len(output) >= most:
+                return count, "length"
+        return len(tokens), None
 
     def _settle_guess(self, progress: Progress, row: Row, num_accepted: int) -> None:
         """Some of the guess came true; the blocks of the rest go back."""

@@ -54,7 +54,7 @@ class Swap:
             return
         blocks = state.block_ids[: -(-state.num_computed_tokens // self._ledger.block_size)]
         first = self._num_shared(blocks)
-        own = tuple(blocks[first:])
+        own = blocks[first:]
         if not own or not self._pays(state, first, len(own)):
             return
         slots = self._host.try_take(len(own))
@@ -79,7 +79,7 @@ class Swap:
         if is_fresh or first < saved.first or num_matched >= saved.num_tokens:
             return num_matched
         slots = saved.slots[first - saved.first :]
-        block_ids = tuple(state.block_ids[first : first + len(slots)])
+        block_ids = state.block_ids[first : first + len(slots)]
         self._loads.append(Move(request_id=name, block_ids=block_ids, slots=slots))
         self.num_loaded_blocks += len(slots)
         return saved.num_tokens
@@ -100,7 +100,7 @@ class Swap:
             self._spent.clear()
         return moves
 
-    def _num_shared(self, blocks: list[int]) -> int:
+    def _num_shared(self, blocks: tuple[int, ...]) -> int:
         """How many of the first blocks are held by other requests too."""
         for index, block in enumerate(blocks):
             if self._ledger.pool.references(block) == 1:

@@ -11,19 +11,9 @@ from operator import attrgetter
 
 from tapetum.sched.fairness import Fairness
 from tapetum.sched.progress import Progress
-from tapetum.sched.queue import Rank, RankedQueue, rank_of
+from tapetum.sched.queue import Rank, RankedQueue
 
 _BY_RANK: Callable[[Progress], Rank] = attrgetter("rank")
-
-
-def seat_of(progress: Progress) -> Rank:
-    """The rank among those that run: as if it had come when it was let in first.
-
-    A tenant with many that wait does not drive out others by having come earlier.
-    """
-    state = progress.state
-    assert state.first_scheduled_s is not None, "was never let in"
-    return rank_of(state.request, progress.rank.order, state.first_scheduled_s)
 
 
 class Turns:
@@ -43,9 +33,9 @@ class Turns:
         if not line:
             del self._lines[progress.account]
 
-    def begin(self, running: Iterable[Progress], now: float) -> None:
+    def begin(self, prefills: Iterable[Progress], now: float) -> None:
         """The turns of a step are decided by what was charged until now, once they are asked for."""
-        self._undecided = (running, now)
+        self._undecided = (prefills, now)
 
     def waiting(self) -> Iterator[Progress]:
         """In the order in which to let them in, which may be done meanwhile; nobody may come."""
@@ -53,13 +43,12 @@ class Turns:
         return self._fairness.in_turn({account: tuple(line) for account, line in self._lines.items()})
 
     def prefills(
-        self, running: Iterable[Progress], key: Callable[[Progress], Rank | float] = _BY_RANK
+        self, prefills: Iterable[Progress], key: Callable[[Progress], Rank | float] = _BY_RANK
     ) -> list[Progress]:
-        """What runs and does not decode, in the order in which to go on; `key` decides within a tenant."""
+        """In the order in which to go on; `key` decides within a tenant."""
         lines: defaultdict[str, list[Progress]] = defaultdict(list)
-        for progress in running:
-            if not progress.is_decoding:
-                lines[progress.account].append(progress)
+        for progress in prefills:
+            lines[progress.account].append(progress)
         if not lines:
             return []
         self._decide()
@@ -72,11 +61,10 @@ class Turns:
     def _decide(self) -> None:
         if self._undecided is None:
             return
-        running, now = self._undecided
+        prefills, now = self._undecided
         self._undecided = None
         heads = {account: line.first.rank for account, line in self._lines.items()}
-        for progress in running:
-            if not progress.is_decoding:
-                account, rank = progress.account, progress.rank
-                heads[account] = min(rank, heads.get(account, rank))
+        for progress in prefills:
+            account, rank = progress.account, progress.rank
+            heads[account] = min(rank, heads.get(account, rank))
         self._fairness.begin(heads, now)
