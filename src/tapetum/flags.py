@@ -28,6 +28,7 @@ from tapetum.core.config import (
     ScheduleConfig,
     ServerConfig,
     Speculate,
+    TierConfig,
 )
 from tapetum.core.media import ProcessorMode
 
@@ -213,7 +214,15 @@ _SERVER_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
 )
 _DEFAULTS: dict[str, object] = {
     item.name: None if item.default is MISSING else item.default
-    for record in (ModelConfig, CacheConfig, ScheduleConfig, DeviceConfig, MediaConfig, ServerConfig)
+    for record in (
+        ModelConfig,
+        CacheConfig,
+        TierConfig,
+        ScheduleConfig,
+        DeviceConfig,
+        MediaConfig,
+        ServerConfig,
+    )
     for item in fields(record)
 }
 _UNSET_MEANS = {
@@ -233,8 +242,29 @@ _UNSET_MEANS = {
 }
 
 
+def tier_flags(command: T) -> T:
+    """The two that say where pictures and prefixes are kept; both may be given several times, the fastest first."""
+    for flag, name, meaning in (
+        (
+            "--kv-tier",
+            "kv_tiers",
+            "Where keys and values go that the device has no room for, as --feature-tier.",
+        ),
+        (
+            "--feature-tier",
+            "feature_tiers",
+            "Where encoded pictures are kept: host:?max=4GiB, disk:PATH?max=20GiB, redis://HOST:PORT/DB, "
+            "s3://BUCKET/PREFIX; several, the fastest first.",
+        ),
+    ):
+        meaning = f"{meaning}  [default: nowhere]"
+        command = option(flag, name, multiple=True, cls=EngineOption, metavar="URL", help=meaning)(command)
+    return command
+
+
 def engine_flags(command: T) -> T:
     """Every flag of an engine; one that is not given leaves its record's default."""
+    command = tier_flags(command)
     command = _of_table(_ENGINE_FLAGS, command, EngineOption)
     command = option(
         "--allowed-media-domains",

@@ -18,11 +18,12 @@ from tapetum.core.config import (
     ModelConfig,
     ScheduleConfig,
     ServerConfig,
+    TierConfig,
 )
 from tapetum.core.errors import ConfigError, InvalidParameter
 from tapetum.core.request import SamplingParams
 
-RECORDS = (ModelConfig, CacheConfig, ScheduleConfig, DeviceConfig, MediaConfig, ServerConfig)
+RECORDS = (ModelConfig, CacheConfig, TierConfig, ScheduleConfig, DeviceConfig, MediaConfig, ServerConfig)
 RECORD_OF = {field.name: record for record in RECORDS for field in fields(record)}
 NUMBERS = {
     field.name
@@ -88,6 +89,14 @@ def test_integers_are_integers(name: str) -> None:
         ("kv_cache_bytes", 2**60, f"--kv-cache-memory is {2**60}, allowed are 1 to {2**50} bytes"),
         ("block_size", 48, "--block-size is 48, must be a power of two"),
         ("dtype", "int3", "dtype is 'int3', must be Literal['auto', "),
+        ("feature_tiers", "disk:/a", "feature_tiers is 'disk:/a', must be tuple[str, ...]"),
+        ("feature_tiers", ("tape:/a",), "--feature-tier is 'tape:/a'; a tier begins with host:, disk:"),
+        (
+            "kv_tiers",
+            ("disk:/a?max=2",),
+            "--kv-tier is 'disk:/a' with max='2'; write a size such as max=20GiB",
+        ),
+        ("feature_tiers", ("disk:/a", "disk:/a?max=1GiB"), "--feature-tier names the same place twice"),
         ("schedule", ["balanced"], "schedule is ['balanced'], must be"),
         ("has_prefix_caching", 1, "has_prefix_caching is 1, must be bool"),
         ("served_model_names", "a", "served_model_names is 'a', must be tuple[str, ...]"),

@@ -13,6 +13,7 @@ from typing import Literal
 from tapetum.core.checks import check_record, shown
 from tapetum.core.errors import ConfigError
 from tapetum.core.media import MediaKind, ProcessorMode
+from tapetum.core.tier_urls import TierUrl
 
 Schedule = Literal["balanced", "interactive", "throughput"]
 Speculate = Literal["auto", "off"]
@@ -54,6 +55,33 @@ class CacheConfig:
         check_record(self)
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"--block-size is {self.block_size}, must be a power of two such as 16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig:
+    """Where features and KV blocks go beside the device, as URLs, the fastest first."""
+
+    feature_tiers: tuple[str, ...] = ()
+    kv_tiers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_record(self)
+        seen: dict[str, TierUrl] = {}
+        for kind, urls in self.urls().items():
+            if len({url.text for url in urls}) < len(urls):
+                raise ConfigError(f"--{kind.removesuffix('s')}-tier names the same place twice; name it once")
+            for url in urls:
+                if url.scheme != "host" and seen.setdefault(url.text, url) != url:
+                    raise ConfigError(
+                        f"{url.shown} has other options as --feature-tier and --kv-tier; give it the same"
+                    )
+
+    def urls(self) -> Mapping[Literal["features", "kv"], tuple[TierUrl, ...]]:
+        """Raises ConfigError for one that is no URL of a tier."""
+        return {
+            "features": tuple(TierUrl.parse(text, "--feature-tier") for text in self.feature_tiers),
+            "kv": tuple(TierUrl.parse(text, "--kv-tier") for text in self.kv_tiers),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +170,7 @@ class EngineConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
+    tiers: TierConfig = field(default_factory=TierConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     media: MediaConfig = field(default_factory=MediaConfig)

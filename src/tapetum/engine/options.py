@@ -14,12 +14,14 @@ from tapetum.core.config import (
     MediaConfig,
     ModelConfig,
     ScheduleConfig,
+    TierConfig,
 )
 from tapetum.core.errors import ConfigError
 
 _RECORDS = {
     "model": ModelConfig,
     "cache": CacheConfig,
+    "tiers": TierConfig,
     "schedule": ScheduleConfig,
     "device": DeviceConfig,
     "media": MediaConfig,
@@ -28,6 +30,8 @@ _ALSO_KNOWN_AS = {
     "allowed_local_media_path": "allowed_local_path",
     "allowed_media_domains": "allowed_domains",
     "enable_prefix_caching": "has_prefix_caching",
+    "feature_tier": "feature_tiers",
+    "kv_tier": "kv_tiers",
     "limit_mm_per_prompt": "limit_per_prompt",
     "media_timeout_s": "timeout_s",
     "offline": "is_offline",
