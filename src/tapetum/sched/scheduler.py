@@ -3,15 +3,12 @@
 `schedule` reads the state, reserves blocks and feature memory and returns a frozen plan; `commit` takes the result of
 the plan and returns the news of requests. Every plan is committed or abandoned, an empty one too. In between, anything
 may be added or aborted: what a plan in flight brings for an ended request is dropped. `foresee` may plan one step more
-behind the plan in flight, which is committed in its turn, or withdrawn. Order within a step: running decodes (all of
-them, every step), prefills under way, admissions; the last two in turn. Clock and results come in as arguments.
+behind the plan in flight, which is committed in its turn, or withdrawn. Clock and results come in as arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
-from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.reserve import Landed
@@ -19,24 +16,19 @@ from tapetum.cache.visual import FeatureState, VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
-from tapetum.core.plan import BatchPlan, EncodeJob, Row, StepResult, TokenEvent
+from tapetum.core.plan import BatchPlan, Row, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.stats import Backlog, Budgets, SchedulerStats
-from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
-from tapetum.sched.draft import Draft
+from tapetum.sched.flight import Flight
 from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_on
-from tapetum.sched.hold import Batch, Hold
 from tapetum.sched.limits import AdmissionLimits
-from tapetum.sched.pace import Pace
 from tapetum.sched.progress import Progress
 from tapetum.sched.promise import Prospect
 from tapetum.sched.prospects import Prospects
 from tapetum.sched.roster import Roster
 from tapetum.sched.settle import Encodes, Tokens
-from tapetum.sched.shares import Shares
 from tapetum.sched.swap import Swap
-
-_LOOKAHEAD = 8  # requests that wait and are looked at for short ones
+from tapetum.sched.writer import Writer
 
 
 class Scheduler:
@@ -54,19 +46,15 @@ class Scheduler:
         self._visual = visual
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
-        self._max_running = max_running(config, ledger.block_size)
         self._swap = swap
         self._roster = Roster(ledger, visual, swap, cost)
         self._encodes = Encodes(visual, self._roster)
         self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
         self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
-        self._pace = Pace(config)
-        self._shares = Shares()
-        self._hold = Hold(cost)
+        self._writer = Writer(config, self._roster, self._encodes, ledger, visual, cost)
+        self._flight = Flight(self._roster, visual, swap)
         self._budgets = Budgets()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
-        self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows in flight, by step
-        self._step = 0
 
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises Overloaded, or the typed error of one that can never be served, or not in time."""
@@ -79,7 +67,7 @@ class Scheduler:
             )
         self._roster.add(request, now, self._prospects.check(request, now))
         if request.prompt.spans:
-            self._hold.came(request.arrival_s)
+            self._writer.hold.came(request.arrival_s)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request for its client; None if it has ended already."""
@@ -100,7 +88,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to schedule, to commit, to tell a client or to tell the executor."""
-        is_busy = self.num_running or self.num_waiting or self._owners
+        is_busy = self.num_running or self.num_waiting or self._flight
         is_told = not (self._news or self._roster.has_released or self._visual.has_exports)
         return bool(is_busy or not is_told)
 
@@ -161,24 +149,15 @@ class Scheduler:
 
     def schedule(self, now: float) -> BatchPlan:
         """Decide the next step and reserve what it needs."""
-        assert not self._owners, "the plan before has not been committed"
+        assert not self._flight, "the plan before has not been committed"
         self._news += self._roster.end_expired(now)
         self._news += self._prospects.end_hopeless(now)
-        self._encodes.drop_for_nobody()
-        self._roster.turns.begin(self._roster.running.prefills, now)
-        budget = step_budget(self._config, self._cost.step_seconds(0, 0))
-        draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
-        self._add_decodes(draft)
-        draft.speculate(step_seconds_limit(self._config), may_grow=not self.num_waiting)
-        draft.limit_time(self._pace.limit(draft.decodes_s), self._shares)
-        if draft.work.decodes and self._hold.update(self._batch(), now):
-            draft.hold()
-        draft.encode_whole(self._by_due())
-        self._add_prefills(draft)
-        self._admit(draft, now)
-        draft.encode_rest(self._by_due())
-        draft.settle(self._shares, has_waiting=bool(self.num_waiting))
-        return self._seal(draft)
+        draft = self._writer.write(now)
+        plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs)
+        if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
+            self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s)
+        self._budgets = self._writer.budgets(draft)
+        return plan
 
     def foresee(self, plan: BatchPlan, now: float) -> Foresight | None:
         """The step after `plan`, which is in flight; None where what comes of `plan` decides it.
@@ -189,10 +168,9 @@ class Scheduler:
         rows = next_rows(live, self._ledger) if live else None
         if rows is None:
             return None
-        owners = tuple(live)
         return Foresight(
-            plan=self._sealed(rows, owners),
-            ends={owner.request_id: owner.ends for owner in owners},
+            plan=self._flight.begin(rows, list(live)),
+            ends={owner.request_id: owner.ends for owner in live},
         )
 
     def stretch(self, plan: BatchPlan, longest: int, now: float) -> int:
@@ -206,20 +184,20 @@ class Scheduler:
 
     def withdraw(self, plan: BatchPlan) -> None:
         """In place of `commit`, for a foreseen plan that nobody has begun to carry out."""
-        del self._owners[plan.step]
-        self._pace.dropped(plan.step)
-        self._return(plan)
+        self._flight.end(plan)
+        self._flight.tell_again(plan)
+        self._writer.pace.dropped(plan.step)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Take over what a step produced: tokens, full blocks, features, failures."""
         assert result.step == plan.step, f"result of step {result.step} for plan {plan.step}"
         news, self._news = self._news, []
-        owners = self._owners.pop(plan.step)
+        owners = self._flight.end(plan)
         self._roster.charge(plan, owners, result)
         news += self._encodes.settle(plan, result, now)
         news += self._tokens.settle(plan, result, owners, now)
         self._recover(result.lost_moves)
-        self._pace.ended(plan.step, now)
+        self._writer.pace.ended(plan.step, now)
         return news
 
     def abandon(self, plan: BatchPlan, error: TapetumError, now: float) -> list[TokenEvent]:
@@ -233,7 +211,7 @@ class Scheduler:
             failed_features={job.item.key: error for job in plan.encodes},
             lost_moves=frozenset(move.request_id for move in (*plan.saves, *plan.loads)),
         )
-        self._return(plan)
+        self._flight.tell_again(plan)
         return self.commit(replace(plan, exports=(), arrivals=()), lost, now)
 
     def stats(self) -> SchedulerStats:
@@ -262,120 +240,13 @@ class Scheduler:
             budgets=self._budgets,
         )
 
-    def _add_decodes(self, draft: Draft) -> None:
-        """A row for every decode, in order of seats; where blocks run out, the last give way."""
-        size = self._ledger.block_size
-        draft.add_decodes(
-            [
-                progress
-                for progress in tuple(self._roster.running.decodes)
-                if progress.state.num_computed_tokens < size * len(progress.state.block_ids)
-                or self._make_way(progress)
-            ]
-        )
-
-    def _make_way(self, progress: Progress) -> bool:
-        """Whether a decode has a block for its next token, or can have it of those behind."""
-        while progress.is_decoding:
-            if self._ledger.extend(progress.state):
-                return True
-            self._roster.preempt(self._roster.victim)
-        return False
-
-    def _add_prefills(self, draft: Draft) -> None:
-        """A chunk for the prefills under way, in turn, as far as the step goes.
-
-        One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
-        """
-        prefills = self._roster.turns.prefills(self._roster.running.prefills)
-        behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
-        if self.num_running < self._max_running:
-            behind += islice(self._roster.waiting, _LOOKAHEAD)
-        for progress in prefills:
-            if draft.has_room:
-                limit = progress.state.num_remaining_tokens / 2
-                is_shared = any(other.state.num_remaining_tokens < limit for other in behind)
-                draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
-
-    def _admit(self, draft: Draft, now: float) -> None:
-        """Let requests in, strictly in turn, while the step has use for them.
-
-        One with a picture is also let in where nobody else has something to encode: the encoder has time for it.
-        """
-        if self.num_running >= self._max_running:
-            return
-        for progress in self._roster.turns.waiting():
-            may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
-            if self.num_running >= self._max_running or not (draft.has_room or may_encode):
-                break
-            num_matched = self._ledger.admit(progress.state, spare=self._watermark)
-            if num_matched is None:
-                break
-            self._roster.start(progress, num_matched, now)
-            if draft.has_room:
-                draft.add_prefill(progress)
-
-    @property
-    def _watermark(self) -> int:
-        return kv_watermark(self.num_running, self._ledger.pool.num_blocks)
-
-    def _by_due(self) -> list[Progress]:
-        """What prefills, in the order in which its pictures are encoded: by turns of tenants, as they are due."""
-        return self._roster.turns.prefills(self._roster.running.prefills, key=attrgetter("due_s"))
-
-    def _batch(self) -> Batch:
-        """The pictures next in line of what prefills, should nobody encode them yet."""
-        batch = Batch()
-        for progress in self._by_due():
-            span, _ = next(progress.spans_ahead(), (None, False))
-            if span is not None and self._visual.needs_encode(span.item):
-                batch.add(span.item, progress.due_s - progress.prefill_s)
-        return batch
-
     def _who_goes_on(self, plan: BatchPlan, now: float) -> dict[Progress, Row]:
         """All that runs, with its rows in the plan in flight, where nothing but their next tokens can follow it."""
         is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
-        if is_open or self._owners.keys() != {plan.step}:
+        if is_open or not self._flight.has_only(plan):
             return {}
-        live = who_goes_on(plan.rows, self._owners[plan.step])
+        live = who_goes_on(plan.rows, self._flight.owners(plan))
         return live if len(live) == self.num_running else {}
-
-    def _seal(self, draft: Draft) -> BatchPlan:
-        self._encodes.under_way = tuple(draft.encodes.under_way)
-        plan = self._sealed(tuple(draft.rows), tuple(draft.owners), tuple(draft.encodes.jobs))
-        if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
-            self._pace.planned(plan.step, draft.seconds, draft.decodes_s)
-        self._budgets = draft.budgets(self._pace.factor, self._shares.owed_s, self._watermark)
-        return plan
-
-    def _sealed(
-        self, rows: tuple[Row, ...], owners: tuple[Progress, ...], encodes: tuple[EncodeJob, ...] = ()
-    ) -> BatchPlan:
-        self._step += 1
-        self._owners[self._step] = owners
-        admitted = [progress for progress in owners if not progress.is_known]
-        for progress in admitted:
-            progress.is_known = True
-        saves, loads = self._swap.take_moves()
-        return BatchPlan(
-            step=self._step,
-            rows=rows,
-            encodes=encodes,
-            saves=saves,
-            loads=loads,
-            admitted=tuple(progress.state.request for progress in admitted),
-            released=self._roster.take_released(),
-            dropped_features=self._visual.take_dropped(),
-            exports=self._visual.take_exports(),
-            arrivals=self._visual.take_arrivals(),
-        )
-
-    def _return(self, plan: BatchPlan) -> None:
-        """What a plan that never ran, or not to its end, was to tell the executor goes into the next one."""
-        self._roster.return_released(plan.released)
-        self._visual.return_exports(plan.exports)
-        self._visual.return_arrivals(plan.arrivals)
-        self._visual.return_dropped(plan.dropped_features)
 
     def _recover(self, lost_moves: frozenset[str]) -> None:
         """Requests whose blocks hold nobody knows what, on the host or back on the device, are computed again."""

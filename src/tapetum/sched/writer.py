@@ -1,0 +1,149 @@
+"""Writer: which requests have a share in the next step, and who is let in.
+
+Order within a step: running decodes (all of them, every step), prefills under way, admissions; the last two in turn.
+Pictures that fit whole are begun before the prefills, slices take what is left behind the admissions. Owns what is
+remembered from one step to the next to share its time: the pace, what encodes and prefills owe each other, the wait for
+more pictures. How long a chunk or a slice may be is up to the draft.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from operator import attrgetter
+
+from tapetum.cache.ledger import Ledger
+from tapetum.cache.visual import VisualCache
+from tapetum.core.config import ScheduleConfig
+from tapetum.core.cost import CostModel
+from tapetum.core.stats import Budgets
+from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
+from tapetum.sched.draft import Draft
+from tapetum.sched.hold import Batch, Hold
+from tapetum.sched.pace import Pace
+from tapetum.sched.progress import Progress
+from tapetum.sched.roster import Roster
+from tapetum.sched.settle import Encodes
+from tapetum.sched.shares import Shares
+
+_LOOKAHEAD = 8  # requests that wait and are looked at for short ones
+
+
+class Writer:
+    def __init__(
+        self,
+        config: ScheduleConfig,
+        roster: Roster,
+        encodes: Encodes,
+        ledger: Ledger,
+        visual: VisualCache,
+        cost: CostModel,
+    ) -> None:
+        self.pace = Pace(config)
+        self.hold = Hold(cost)
+        self._config = config
+        self._roster = roster
+        self._encodes = encodes
+        self._ledger = ledger
+        self._visual = visual
+        self._cost = cost
+        self._shares = Shares()
+        self._max_running = max_running(config, ledger.block_size)
+
+    def write(self, now: float) -> Draft:
+        """Decide a step, with blocks and feature memory reserved for it."""
+        self._encodes.drop_for_nobody()
+        self._roster.turns.begin(self._roster.running.prefills, now)
+        budget = step_budget(self._config, self._cost.step_seconds(0, 0))
+        draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
+        self._add_decodes(draft)
+        has_waiting = bool(self._roster.waiting)
+        draft.speculate(step_seconds_limit(self._config), may_grow=not has_waiting)
+        draft.limit_time(self.pace.limit(draft.decodes_s), self._shares)
+        if draft.work.decodes and self.hold.update(self._batch(), now):
+            draft.hold()
+        draft.encode_whole(self._by_due())
+        self._add_prefills(draft)
+        self._admit(draft, now)
+        draft.encode_rest(self._by_due())
+        draft.settle(self._shares, has_waiting=bool(self._roster.waiting))
+        self._encodes.under_way = tuple(draft.encodes.under_way)
+        return draft
+
+    def budgets(self, draft: Draft) -> Budgets:
+        """What a step could spend that has been written."""
+        return draft.budgets(self.pace.factor, self._shares.owed_s, self._watermark)
+
+    def _add_decodes(self, draft: Draft) -> None:
+        """A row for every decode, in order of seats; where blocks run out, the last give way."""
+        size = self._ledger.block_size
+        draft.add_decodes(
+            [
+                progress
+                for progress in tuple(self._roster.running.decodes)
+                if progress.state.num_computed_tokens < size * len(progress.state.block_ids)
+                or self._make_way(progress)
+            ]
+        )
+
+    def _make_way(self, progress: Progress) -> bool:
+        """Whether a decode has a block for its next token, or can have it of those behind."""
+        while progress.is_decoding:
+            if self._ledger.extend(progress.state):
+                return True
+            self._roster.preempt(self._roster.victim)
+        return False
+
+    def _add_prefills(self, draft: Draft) -> None:
+        """A chunk for the prefills under way, in turn, as far as the step goes.
+
+        One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
+        """
+        prefills = self._roster.turns.prefills(self._roster.running.prefills)
+        behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
+        if self._has_seat:
+            behind += islice(self._roster.waiting, _LOOKAHEAD)
+        for progress in prefills:
+            if draft.has_room:
+                limit = progress.state.num_remaining_tokens / 2
+                is_shared = any(other.state.num_remaining_tokens < limit for other in behind)
+                draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
+
+    def _admit(self, draft: Draft, now: float) -> None:
+        """Let requests in, strictly in turn, while the step has use for them.
+
+        One with a picture is also let in where nobody else has something to encode: the encoder has time for it.
+        """
+        if not self._has_seat:
+            return
+        for progress in self._roster.turns.waiting():
+            may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
+            if not self._has_seat or not (draft.has_room or may_encode):
+                break
+            num_matched = self._ledger.admit(progress.state, spare=self._watermark)
+            if num_matched is None:
+                break
+            self._roster.start(progress, num_matched, now)
+            if draft.has_room:
+                draft.add_prefill(progress)
+
+    @property
+    def _has_seat(self) -> bool:
+        """Whether one more may run."""
+        return len(self._roster.running) < self._max_running
+
+    @property
+    def _watermark(self) -> int:
+        return kv_watermark(len(self._roster.running), self._ledger.pool.num_blocks)
+
+    def _by_due(self) -> list[Progress]:
+        """What prefills, in the order in which its pictures are encoded: by turns of tenants, as they are due."""
+        return self._roster.turns.prefills(self._roster.running.prefills, key=attrgetter("due_s"))
+
+    def _batch(self) -> Batch:
+        """The pictures next in line of what prefills, should nobody encode them yet."""
+        batch = Batch()
+        for progress in self._by_due():
+            span, _ = next(progress.spans_ahead(), (None, False))
+            if span is not None and self._visual.needs_encode(span.item):
+                batch.add(span.item, progress.due_s - progress.prefill_s)
+        return batch
