@@ -16,6 +16,8 @@ from tapetum.cache.greedy import GreedyDual
 Kind = Literal["features", "kv", "alias"]
 TierName = Literal["host", "disk", "redis", "s3"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Event = Literal["hits", "misses", "errors", "corrupt", "version", "unsaved"]
+EVENTS: tuple[Event, ...] = get_args(Event)
 Buffer = bytes | bytearray | memoryview
 DTYPES = {  # as safetensors calls them, and bytes of a value
     "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2), "float64": ("F64", 8),
@@ -57,6 +59,15 @@ class Holdings:
 
     num_bytes: Mapping[Kind, int]
     num_evictions: Mapping[Kind, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCounts:
+    """What a store holds, and what has happened to it since the start."""
+
+    tier: TierName
+    holdings: Holdings
+    events: Mapping[tuple[Event, Kind], int]
 
 
 class Listed(NamedTuple):

@@ -14,15 +14,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from tapetum.cache.entries import BadEntry
-from tapetum.cache.tiers import KINDS, Kind, Name, Store, StoreError, TierName
+from tapetum.cache.tiers import EVENTS, KINDS, Event, Kind, Name, Store, StoreError, TierName
 
 T = TypeVar("T")
-Event = Literal["hits", "misses", "errors", "corrupt", "version", "unsaved"]
-EVENTS: tuple[Event, ...] = ("hits", "misses", "errors", "corrupt", "version", "unsaved")
-
 _log = logging.getLogger(__name__)
 _READERS, _WRITERS = 4, 2  # threads
 _MAX_FAILURES = 3  # in a row; one call that hangs is as bad

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tapetum.cache.tiers import EVENTS, KINDS, TierCounts, TierName
 from tapetum.core.plan import BatchPlan
 from tapetum.core.request import Request, RequestStats
 from tapetum.core.stats import Backlog, Budgets, SchedulerStats
@@ -141,8 +142,8 @@ class Meters:
             _labelled("backlog_seconds", "Predicted for what waits.", "gauge", "stage", waiting_s),
             *_budgets(stats.budgets),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
-            _of_device("tier_bytes", "Bytes held or cached.", "gauge", kept),
-            _of_device("tier_evictions", "KV blocks and features of pictures dropped.", "counter", evicted),
+            _of_tier("device", "tier_bytes", kept),
+            _of_tier("device", "tier_evictions", evicted),
             _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),
             _counter("prompt_tokens", "Tokens of prompts that were answered.", self._num_prompt_tokens),
             _counter(
@@ -175,6 +176,27 @@ def rejections(by_reason: Mapping[str, float]) -> Metric:
     return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)
 
 
+def tier_metrics(counts: Iterable[TierCounts]) -> tuple[Metric, ...]:
+    """What the tiers behind the device hold and have done; tiers of one name are added up."""
+    rows: dict[tuple[str, TierName], Counter[str]] = {}
+    for each in counts:
+        held = {"tier_bytes": each.holdings.num_bytes, "tier_evictions": each.holdings.num_evictions}
+        happened = {f"tier_{event}": {kind: each.events[event, kind] for kind in KINDS} for event in EVENTS}
+        for name, by_kind in (held | happened).items():
+            rows.setdefault((name, each.tier), Counter()).update(by_kind)
+    return tuple(_of_tier(tier, name, by_kind) for (name, tier), by_kind in rows.items())
+
+
+_TIER_ROWS: dict[str, tuple[MetricKind, str]] = {
+    "tier_bytes": ("gauge", "Bytes held or cached."),
+    "tier_evictions": ("counter", "KV blocks and features of pictures dropped."),
+    "tier_hits": ("counter", "Entries found in a tier."),
+    "tier_misses": ("counter", "Entries not found in a tier, or not asked for as it rests."),
+    "tier_errors": ("counter", "Reads and writes that failed or took too long."),
+    "tier_corrupt": ("counter", "Entries found broken and removed."),
+    "tier_version": ("counter", "Entries of another format, removed."),
+    "tier_unsaved": ("counter", "Entries not written, as a tier was busy or resting."),
+}
 _DEGRADATIONS = "Pictures and clips of which models saw less than was asked for, or something not quite them."
 _BOUNDS = {
     "encode_batch_patches": tuple(float(1 << power) for power in range(4, 17)),
@@ -226,5 +248,6 @@ def _labelled(name: str, text: str, kind: MetricKind, label: str, values: Mappin
     return Metric(name=name, kind=kind, text=text, values=values, label=label)
 
 
-def _of_device(name: str, text: str, kind: MetricKind, by_kind: Mapping[str, float]) -> Metric:
-    return Metric(name=name, kind=kind, text=text, values=by_kind, label="kind", fixed={"tier": "device"})
+def _of_tier(tier: str, name: str, by_kind: Mapping[str, float]) -> Metric:
+    kind, text = _TIER_ROWS[name]
+    return Metric(name=name, kind=kind, text=text, values=by_kind, label="kind", fixed={"tier": tier})

@@ -11,26 +11,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from tapetum.cache.tiers import Entry, Holdings, Kind, Name, Store, TierName
-from tapetum.engine.lanes import Event, Lane
+from tapetum.cache.tiers import Entry, Kind, Name, Store, TierCounts
+from tapetum.engine.lanes import Lane
 from tapetum.engine.transfers import Found, Load, OnLoaded, Transfers
 
-__all__ = ["Found", "Load", "OnLoaded", "TierCounts", "Tiers"]
+__all__ = ["Found", "Load", "OnLoaded", "Tiers"]
 
 _MAX_PENDING_BYTES = 256 * 2**20  # of saves that wait, per store
 _THREAD_GRACE_S = 0.2  # for a thread to end that has nothing left to do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCounts:
-    """What a store holds, and what has happened to it since the start."""
-
-    tier: TierName
-    holdings: Holdings
-    events: Mapping[tuple[Event, Kind], int]
 
 
 class Tiers:

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TypeVar
 
 from tapetum.cache.entries import BadEntry, pack, unpack
-from tapetum.cache.tiers import Buffer, Entry, Kind, Name, Store, StoreError, TierName
-from tapetum.engine.lanes import Event, Lane, Resting
+from tapetum.cache.tiers import Buffer, Entry, Event, Kind, Name, Store, StoreError, TierName
+from tapetum.engine.lanes import Lane, Resting
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

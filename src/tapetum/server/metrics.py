@@ -28,14 +28,18 @@ class _Snapshot:
         self._model_name = model_name
 
     def collect(self) -> Iterator[Family]:
+        families: dict[str, Family] = {}  # a name is told once, with all its labels
         for metric in self._metrics:
-            family = Family(f"{self._prefix}:{metric.name}", metric.text, metric.kind)
+            family = families.get(metric.name)
+            if family is None:
+                family = Family(f"{self._prefix}:{metric.name}", metric.text, metric.kind)
+                families[metric.name] = family
             for label, value in metric.values.items():
                 labels = {"model_name": self._model_name, **metric.fixed}
                 if metric.label is not None:
                     labels[metric.label] = label
                 _add(family, labels, value)
-            yield family
+        yield from families.values()
 
 
 def _add(family: Family, labels: dict[str, str], value: float | Distribution) -> None:
