@@ -113,9 +113,9 @@ class Stage:
         assert not self.scheduler.has_work
         assert not self.executor.request_ids and not self.executor.encode_keys
         assert not self.scheduler._encodes.under_way
-        assert stats.feature_bytes <= self.scheduler._visual.capacity_bytes
+        assert stats.feature_bytes <= self.scheduler.visual.capacity_bytes
         assert stats.num_free_blocks + stats.num_cached_blocks == self.scheduler._ledger.pool.num_blocks
-        assert self.scheduler._visual.num_pinned == 0
+        assert self.scheduler.visual.num_pinned == 0
         assert (
             self.scheduler._ledger.tree is None
             or self.scheduler._ledger.tree.num_blocks == stats.num_cached_blocks

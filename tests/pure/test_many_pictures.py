@@ -40,7 +40,7 @@ def segments(number: int, shown: list[tuple[str, int]]) -> list[int | MediaItem]
 
 def assert_in_turn(stage: Stage) -> None:
     """Who holds pictures can go on with them; who does not run holds none."""
-    roster, visual = stage.scheduler._roster, stage.scheduler._visual
+    roster, visual = stage.scheduler._roster, stage.scheduler.visual
     for progress in roster.live():
         spans = progress.state.request.prompt.spans
         line = spans[progress.num_passed : progress.num_passed + progress.num_pinned]

@@ -284,7 +284,7 @@ def test_a_request_preempted_within_a_picture_gets_its_features_again() -> None:
     stage.add(make_request("b", [1, 2, 3, picture], max_tokens=2))
     while not stage.scheduler.stats().num_preemptions:
         stage.step()
-    assert 3 < stage.executor.computed["b"] < 15 and stage.scheduler._visual.num_pinned == 0
+    assert 3 < stage.executor.computed["b"] < 15 and stage.scheduler.visual.num_pinned == 0
     stage.add(make_request("c", [make_item("q", 8), 9], max_tokens=2, priority=-1))
     stage.drain()
     assert stage.executor.encoded[picture.key] == 2

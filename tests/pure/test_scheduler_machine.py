@@ -249,7 +249,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert told == len(self.stage.scheduler._news)  # ended, and told by the next commit
         blocks = stats.num_free_blocks + stats.num_cached_blocks + stats.num_held_blocks
         assert blocks == self.stage.scheduler._ledger.pool.num_blocks
-        assert stats.feature_bytes <= self.stage.scheduler._visual.capacity_bytes
+        assert stats.feature_bytes <= self.stage.scheduler.visual.capacity_bytes
         assert sum(stats.finished.values()) == len(self.stage.ends) + told
 
     @invariant()

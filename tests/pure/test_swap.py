@@ -90,7 +90,7 @@ def test_pictures_that_must_be_encoded_again_are_a_reason_to_save() -> None:
         while not stage.tokens["b"]:
             stage.step()
         if not is_there:
-            stage.scheduler._visual.clear()
+            stage.scheduler.visual.clear()
         while not stage.scheduler.stats().num_preemptions:
             stage.step()
         assert (stage.scheduler.stats().num_saved_blocks > 0) == (not is_there)

@@ -65,6 +65,18 @@ class Reserve:
                 del self._held[media_key]
                 self.num_bytes -= held.num_bytes
 
+    def lose(self, media_key: bytes) -> None:
+        """They are gone for good: nobody can rely on them any more."""
+        held = self._held.pop(media_key, None)
+        if held is None:
+            return
+        self.num_bytes -= held.num_bytes
+        for request_id in held.holders:
+            keys = self._keys[request_id]
+            keys.discard(media_key)
+            if not keys:
+                del self._keys[request_id]
+
     def holders(self, media_key: bytes) -> tuple[str, ...]:
         held = self._held.get(media_key)
         return tuple(held.holders) if held else ()

@@ -95,14 +95,26 @@ class VisualCache:
         return "resident" if entry.is_resident else "encoding"
 
     def whereabouts(self, media_key: bytes) -> FeatureState:
+        """`state` by media key. May be asked from another thread."""
         return self.state(self.key_from(media_key))
+
+    def try_reserve(self, media_key: bytes, num_tokens: int, request_id: str) -> bool:
+        """Keep features within reach until the request ends, or lets go; False if there is no room for that."""
+        return self.reserve.try_hold(media_key, num_tokens * self._bytes_per_token, request_id)
+
+    def share_reserved(self, item: MediaItem, request_id: str) -> None:
+        """One more request relies on features that others have reserved, or that are on the device."""
+        if self.reserve.is_held(item.key) or self.whereabouts(item.key) == "resident":
+            self.try_reserve(item.key, item.geometry.num_tokens, request_id)
+
+    def cost_of(self, media_key: bytes) -> float:
+        """Seconds of encoding again what is here, 0 for what is not."""
+        entry = self._entries.get(self.key_from(media_key))
+        return entry.cost_s if entry else 0.0
 
     def needs_encode(self, item: MediaItem) -> bool:
         """Whether its features are nowhere, and nobody sees to them."""
         return not item.is_reserved and self.state(self.key_of(item)) == "absent"
-
-    def bytes_of(self, num_tokens: int) -> int:
-        return num_tokens * self._bytes_per_token
 
     def clear(self) -> None:
         """Evict all that nobody pins."""
@@ -203,11 +215,12 @@ class VisualCache:
         """What was copied out stays for those who have reserved it -> what they have lost."""
         lost: list[bytes] = []
         for key in keys:
-            if not self.reserve.is_held(key) or self.state(self.key_from(key)) != "absent":
+            state = self.state(self.key_from(key))
+            if not self.reserve.is_held(key) or state == "resident":
                 continue
             if key in exported:
                 self.reserve.land(key, Landed(exported[key], "host"))
-            else:
+            elif state == "absent":
                 lost.append(key)
         return tuple(lost)
 
@@ -230,7 +243,7 @@ class VisualCache:
                 self.reserve.land(arrival.key, landed)
 
     def _bytes_of(self, item: MediaItem) -> int:
-        return self.bytes_of(item.geometry.num_tokens)
+        return item.geometry.num_tokens * self._bytes_per_token
 
     def _enter(self, item: MediaItem, cost_s: float) -> None:
         key = self.key_of(item)
@@ -259,7 +272,7 @@ class VisualCache:
             self.reserve.land(key.media_key, landed)
             return
         self._dropped.append(key.media_key)
-        if self.reserve.is_held(key.media_key):
+        if self.reserve.is_held(key.media_key) and not self.reserve.has_landed(key.media_key):
             self._exports[key.media_key] = None
 
     def _set_idle(self, key: FeatureKey, entry: _Entry) -> None:

@@ -19,7 +19,7 @@ from tapetum.text.tokenizer import Tokenizer
 
 
 class Answers:
-    """`finish` ends a request of the scheduler and gives its last event."""
+    """`finish` ends a request of the scheduler and gives its last event; `on_end` hears of each that has ended."""
 
     def __init__(
         self,
@@ -27,11 +27,13 @@ class Answers:
         constraints: Constraints,
         meters: Meters,
         finish: Callable[[str, float], TokenEvent | None],
+        on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tokenizer = tokenizer
         self._constraints = constraints
         self._meters = meters
         self._finish = finish
+        self._on_end = on_end
         self._answers: dict[str, Answer] = {}
         self._news: dict[str, Delta] = {}
 
@@ -88,6 +90,7 @@ class Answers:
             if delta.finish_reason is not None:
                 del self._answers[event.request_id]
                 self._constraints.forget(event.request_id)
+                self._on_end(event.request_id)
             self.add_news(event.request_id, delta)
 
     def _measure(self, answer: Answer, event: TokenEvent, num_tokens: int, now: float) -> None:

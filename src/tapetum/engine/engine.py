@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
@@ -23,11 +25,16 @@ from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.engine.answers import Answers
 from tapetum.engine.constraints import Constraints
 from tapetum.engine.execution import Outcome, carry_out
+from tapetum.engine.feature_tiers import feature_tiers
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
+from tapetum.engine.mailbox import Mailbox
 from tapetum.engine.meters import Meters, Metric
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
+from tapetum.engine.promotion import Promotion
+from tapetum.engine.reservations import Reservations, Reserved, Wanted
+from tapetum.engine.tiers import Tiers
 from tapetum.sched import build_scheduler
 from tapetum.sched.foresight import Foresight
 from tapetum.text.grammar import Constraint
@@ -44,7 +51,7 @@ class Engine:
         facts: ModelFacts,
         files: ModelFiles,
         cost: CostModel | None = None,
-        on_end: Callable[[CostModel], None] = lambda _: None,
+        tiers: Tiers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -55,12 +62,18 @@ class Engine:
         self.meters = Meters(facts.block_size * facts.kv_bytes_per_token)
         self._executor = executor
         self._cost = cost or CostModel()
-        self._on_end = on_end
+        self.at_end = ExitStack()  # what is to be done once nothing more will be asked
         self._scheduler = build_scheduler(config, facts, self._cost)
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
         self._constraints = Constraints(files.tokenizer)
-        self._answers = Answers(files.tokenizer, self._constraints, self.meters, self._scheduler.finish)
+        self._mailbox = Mailbox()
+        features = feature_tiers(tiers, facts, config.tiers)
+        self._promotion = Promotion(features, self._scheduler, self._cost, self._mailbox)
+        self._reservations = Reservations(features, self._scheduler.visual, self._cost, self._mailbox)
+        self._answers = Answers(
+            files.tokenizer, self._constraints, self.meters, self._scheduler.finish, self._promotion.forget
+        )
         self._untold: list[tuple[Outcome, list[TokenEvent], float]] = []  # what came of steps, and when
 
     def add(self, request: Request) -> None:
@@ -76,15 +89,28 @@ class Engine:
         self._inbox.append(done)
         return done
 
+    def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Future[Reserved]:
+        """Keep the features of pictures within reach that the request may then come with undecoded.
+
+        Who gets any adds the request, or calls `let_go`.
+        """
+        answer: Future[Reserved] = Future()
+        self._mailbox.put(partial(self._reservations.begin, request_id, wanted, answer))
+        return answer
+
+    def let_go(self, request_id: str) -> None:
+        """Of what a request has reserved that is not added."""
+        self._mailbox.put(partial(self._let_go, request_id))
+
     @property
     def has_mail(self) -> bool:
         """Whether somebody came, or wants to go."""
-        return bool(self._inbox)
+        return bool(self._inbox or self._mailbox)
 
     @property
     def has_work(self) -> bool:
         is_told = not (self._untold or self._answers.has_news)
-        return self.has_mail or self._constraints.is_compiling or self._scheduler.has_work or not is_told
+        return self.has_mail or self._is_waiting or self._scheduler.has_work or not is_told
 
     @property
     def backlog(self) -> Backlog:
@@ -169,8 +195,11 @@ class Engine:
         return carry_out(self._executor, plan)
 
     def skip(self, plan: BatchPlan) -> None:
-        """Commit a plan with nothing in it; while a grammar is compiled, look away for a moment."""
-        self._constraints.wait()
+        """Commit a plan with nothing in it; while somebody waits for something else, look away for a moment."""
+        if self._constraints.is_compiling:
+            self._constraints.wait()
+        elif self._is_waiting:
+            self._mailbox.wait()
         self.commit(plan, Outcome(plan, StepResult(step=plan.step)))
 
     def commit(self, plan: BatchPlan, outcome: Outcome) -> None:
@@ -183,6 +212,7 @@ class Engine:
                 self._answers.tell((event,), now)
             else:
                 later.append(event)
+        self._promotion.keep(plan, result)
         self._untold.append((outcome, later, now))
 
     def abandon(self, plan: BatchPlan) -> None:
@@ -195,15 +225,16 @@ class Engine:
         """End every request, those in the inbox too; nothing may be in flight."""
         self._tell()
         self._hear()
-        for request_id in self._constraints.drop_all():
-            self._answers.add_news(request_id, Delta(finish_reason="abort"))
+        self._reservations.close()
+        for request_id in (*self._constraints.drop_all(), *self._promotion.drop_all()):
+            self._turn_away(request_id, Delta(finish_reason="abort"))
         now = self.clock()
         self._answers.tell(self._scheduler.close(now), now)
         return self._answers.take_news()
 
     def end(self) -> None:
-        """Nothing more will be asked: hand on what steps have been found to cost."""
-        self._on_end(self._cost)
+        """Nothing more will be asked."""
+        self.at_end.close()
 
     def _tell(self) -> None:
         """Make news of what came of steps, and learn from it what steps take."""
@@ -216,26 +247,55 @@ class Engine:
             self._answers.tell(events, now)
         self._untold.clear()
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether somebody waits for what other threads do."""
+        return self._constraints.is_compiling or self._promotion.is_holding or self._reservations.is_searching
+
     def _hear(self) -> None:
-        """Empty the inbox: admit, refuse and abort."""
+        """Empty the inbox: take in, refuse and abort; and go on with those who have what they waited for."""
+        now = self.clock()
+        self._mailbox.deliver(now)
         while self._inbox:
             entry = self._inbox.popleft()
-            now = self.clock()
-            if isinstance(entry, Request) and entry.sampling.grammar is not None:
-                self._constraints.compile(entry)
-            elif isinstance(entry, Request):
-                self._admit(entry, now)
+            if isinstance(entry, Request):
+                if not self._promotion.try_hold(entry, now):
+                    self._take_in(entry, now)
             elif isinstance(entry, Future):
                 self._scheduler.reset_caches()
                 entry.set_result(None)
-            elif self._constraints.drop(entry):
-                self._answers.add_news(entry, Delta(finish_reason="abort"))
-            elif event := self._scheduler.abort(entry, now):
-                self._answers.tell((event,), now)
+            else:
+                self._abort(entry, now)
+        self._reservations.expire(now)
+        for request in self._promotion.take_ready(now):
+            self._take_in(request, now)
         for request, outcome in self._constraints.take_compiled():
-            self._admit(request, self.clock(), outcome)
-        for request_id, error in self._constraints.drop_late(self.clock()).items():
-            self._answers.add_news(request_id, Delta(finish_reason="error", error=error))
+            self._admit(request, now, outcome)
+        late = {**self._promotion.drop_late(now), **self._constraints.drop_late(now)}
+        for request_id, error in late.items():
+            self._turn_away(request_id, Delta(finish_reason="error", error=error))
+
+    def _take_in(self, request: Request, now: float) -> None:
+        """All its pictures are where they can be: what it lacks then is its grammar."""
+        if request.sampling.grammar is not None:
+            self._constraints.compile(request)
+        else:
+            self._admit(request, now)
+
+    def _abort(self, request_id: str, now: float) -> None:
+        if self._promotion.drop(request_id) or self._constraints.drop(request_id):
+            self._turn_away(request_id, Delta(finish_reason="abort"))
+        elif event := self._scheduler.abort(request_id, now):
+            self._answers.tell((event,), now)
+
+    def _turn_away(self, request_id: str, delta: Delta) -> None:
+        """The end of a request that the scheduler has never met, or not taken."""
+        self._promotion.forget(request_id)
+        self._answers.add_news(request_id, delta)
+
+    def _let_go(self, request_id: str, now: float) -> None:
+        self._reservations.drop(request_id)
+        self._promotion.forget(request_id)
 
     def _admit(
         self, request: Request, now: float, constraint: Constraint | TapetumError | None = None
@@ -245,7 +305,7 @@ class Engine:
                 raise constraint
             self._scheduler.add(request, now)
         except TapetumError as error:
-            self._answers.add_news(request.request_id, Delta(finish_reason="error", error=error))
+            self._turn_away(request.request_id, Delta(finish_reason="error", error=error))
             return
         if constraint is not None:
             self._constraints.begin(request.request_id, constraint)

@@ -21,7 +21,10 @@ def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) ->
     fingerprints = (facts.weights_fingerprint, facts.encoder_fingerprint, facts.dtype)
     ledger = Ledger(pool, tree, facts.block_size, fingerprints)
     visual = VisualCache(
-        config.cache.feature_cache_bytes, facts.feature_bytes_per_token, facts.encoder_fingerprint
+        config.cache.feature_cache_bytes,
+        facts.feature_bytes_per_token,
+        facts.encoder_fingerprint,
+        is_exporting=bool(config.tiers.feature_tiers),
     )
     host = HostSlots(facts.num_host_slots)
     swap = Swap(host, ledger, visual, cost, facts.block_size * facts.kv_bytes_per_token)

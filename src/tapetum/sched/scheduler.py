@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tapetum.cache.ledger import Ledger
-from tapetum.cache.reserve import Landed
-from tapetum.cache.visual import FeatureState, VisualCache
+from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import Overloaded, TapetumError
@@ -43,7 +42,7 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._ledger = ledger
-        self._visual = visual
+        self.visual = visual  # in which features are reserved for requests before they are added
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._swap = swap
@@ -89,7 +88,7 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether there is something to schedule, to commit, to tell a client or to tell the executor."""
         is_busy = self.num_running or self.num_waiting or self._flight
-        is_told = not (self._news or self._roster.has_released or self._visual.has_exports)
+        is_told = not (self._news or self._roster.has_released or self.visual.has_exports)
         return bool(is_busy or not is_told)
 
     @property
@@ -115,23 +114,7 @@ class Scheduler:
     @property
     def media_keys(self) -> tuple[bytes, ...]:
         """Of the pictures and clips whose features are on the device."""
-        return self._visual.resident_keys
-
-    def whereabouts(self, media_key: bytes) -> FeatureState:
-        """Of the features of a picture or clip. May be asked from another thread."""
-        return self._visual.whereabouts(media_key)
-
-    def reserve(self, media_key: bytes, num_tokens: int, request_id: str) -> bool:
-        """Keep features within reach until the request ends or `let_go`; False if there is no room for that."""
-        return self._visual.reserve.try_hold(media_key, self._visual.bytes_of(num_tokens), request_id)
-
-    def land(self, media_key: bytes, landed: Landed) -> None:
-        """Features that somebody has reserved have been loaded."""
-        self._visual.reserve.land(media_key, landed)
-
-    def let_go(self, request_id: str) -> None:
-        """Of all that a request has reserved that will not be added."""
-        self._visual.reserve.let_go(request_id)
+        return self.visual.resident_keys
 
     def num_found(self, request: Request) -> int:
         """Tokens of a prompt whose keys and values are cached."""
@@ -145,7 +128,7 @@ class Scheduler:
         """Drop every cached block and feature that no request holds."""
         if self._ledger.tree is not None:
             self._ledger.tree.clear()
-        self._visual.clear()
+        self.visual.clear()
 
     def schedule(self, now: float) -> BatchPlan:
         """Decide the next step and reserve what it needs."""
@@ -223,11 +206,11 @@ class Scheduler:
             num_cached_blocks=pool.num_cached,
             num_held_blocks=pool.num_held,
             blocks_by_tag={str(tag): count for tag, count in pool.num_by_tag.items()},
-            feature_bytes=self._visual.num_bytes,
+            feature_bytes=self.visual.num_bytes,
             prefix_queries=roster.prefix_queries,
             prefix_hits=roster.prefix_hits,
             prefix_evictions=tree.num_evictions if tree else 0,
-            feature_evictions=self._visual.num_evictions,
+            feature_evictions=self.visual.num_evictions,
             num_preemptions=roster.num_preemptions,
             num_host_blocks=self._swap.num_host_blocks,
             num_saved_blocks=self._swap.num_saved_blocks,

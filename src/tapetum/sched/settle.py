@@ -40,6 +40,7 @@ class Encodes:
             key = self._visual.key_of(current.item)
             if not (self._visual.waiters(key) or self._roster.wants(current.item)):
                 self._visual.fail(key)
+                self._lose(current.item.key)
                 self._forget(current)
 
     def settle(self, plan: BatchPlan, result: StepResult, now: float) -> list[TokenEvent]:
@@ -74,12 +75,19 @@ class Encodes:
     def _give_up(self, media_key: bytes, error: TapetumError, now: float) -> list[TokenEvent]:
         """End all who wait for features, and all who have nothing to encode them from."""
         ended = dict.fromkeys(self._visual.fail(self._visual.key_from(media_key)))
-        for request_id in self._visual.reserve.holders(media_key):
+        has_landed = self._visual.reserve.has_landed(media_key)
+        for request_id in () if has_landed else self._visual.reserve.holders(media_key):
             progress = self._roster.find(request_id)
             if progress is not None and progress.relies_on(media_key):
                 ended[request_id] = None
+        self._lose(media_key)
         found = (self._roster.find(request_id) for request_id in ended)
         return [self._roster.end(progress, "error", now, error=error) for progress in found if progress]
+
+    def _lose(self, media_key: bytes) -> None:
+        """Unless they lie on the host too, nobody has these features any more."""
+        if not self._visual.reserve.has_landed(media_key):
+            self._visual.reserve.lose(media_key)
 
     def _note_done(self, item: MediaItem, share: float | None) -> None:
         """So much of an item is encoded; None if that has failed."""
