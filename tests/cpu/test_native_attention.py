@@ -356,6 +356,21 @@ def test_large_scores_stay_finite(attention: NativeAttention, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("width", "block_size"), [(32, 16), (64, 32), (18, 16), (32, 4)])
+def test_what_was_written_is_read_bit_by_bit(
+    attention: NativeAttention, dtype: torch.dtype, width: int, block_size: int
+) -> None:
+    row = make_row(70, 4, 2, width, dtype)
+    pool = Pool(attention, row, block_size, num_blocks=160 // block_size)
+    table = torch.tensor(pool.table(70))
+    pool.fill(row, table.tolist())
+    tokens = torch.arange(11, 70)
+    slots = table[tokens // block_size] * block_size + tokens % block_size
+    keys, values = attention.read_kv(pool.cache, slots)
+    assert torch.equal(keys, row.k[11:]) and torch.equal(values, row.v[11:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_keys_and_values_lie_in_a_block_as_documented(attention: NativeAttention, dtype: torch.dtype) -> None:
     tokens, width = 40, 16
     row = make_row(tokens, 1, 1, width, dtype)

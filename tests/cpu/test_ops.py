@@ -137,6 +137,7 @@ def test_paged_attention(dtype: torch.dtype, bound: float, rows: list[tuple[int,
     dense.write_kv(cache, k, v, layout.slots)
     reference.write_kv(other, k, v, layout.slots)
     assert torch.equal(cache, other)
+    assert all(map(torch.equal, reference.read_kv(cache, layout.slots), (k, v)))
     q = randn(num_tokens, 6, 16, dtype=dtype, seed=3)
     assert_close(dense.paged_attention(q, cache, layout), reference.paged_attention(q, cache, layout), bound)
 

@@ -14,6 +14,7 @@ from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DeepFeatures
+from tapetum.ops.table import OpTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class VisionLanguageModel(Protocol):
     spec: ModelSpec
     weights_fingerprint: bytes
     encoder_fingerprint: bytes
+    ops: OpTable  # of the decoder
 
     def begin_encode(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
         """uint8 patches [P, values] of items -> an encode of [visual tokens, feature_size] per item."""

@@ -55,6 +55,7 @@ class Composed:
     ) -> None:
         self.spec = spec
         self.weights_fingerprint, self.encoder_fingerprint = fingerprints
+        self.ops = decoder.ops
         self._encoder, self._decoder = encoder, decoder
 
     def begin_encode(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:

@@ -26,7 +26,7 @@ __all__ = ["Decoder", "DecoderConfig", "LayerByLayer", "decoder_slots", "ignored
 
 class Decoder:
     def __init__(self, config: DecoderConfig, weights: Weights, ops: OpTable) -> None:
-        self._ops = ops = ops.for_heads(config.head_dim)
+        self.ops = ops = ops.for_heads(config.head_dim)
         self._scale = config.embed_scale
         self._embedding = weights.take("embed")
         self._head = weights.linear("embed" if config.is_tied else "head")
@@ -62,7 +62,7 @@ class Decoder:
         return self._run(x, position_ids, caches, layout, deep)
 
     def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self._ops.head(self._head, hidden)
+        return self.ops.head(self._head, hidden)
 
 
 class LayerByLayer:

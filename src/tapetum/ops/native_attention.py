@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tapetum.ops import reference
 from tapetum.ops.layout import AttentionLayout, Segments
 
 MAX_WIDTH = 256  # D
+GROUP = 16  # tokens of a block that lie together, where S and D are multiples of it
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
@@ -73,6 +75,19 @@ class NativeAttention:
             *_parts(cache), k.data_ptr(), _stride(k), v.data_ptr(), _stride(v), slots.data_ptr(), len(slots)
         )
 
+    def read_kv(self, cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """What lies at `slots` of cache [2 K, N, S, D]: keys and values, [T, K, D] each."""
+        size, width = cache.shape[2:]
+        if size % GROUP or width % GROUP:
+            return reference.read_kv(cache, slots)
+        blocks, places = torch.unique_consecutive(slots // size, return_inverse=True)
+        keys, values = cache.index_select(1, blocks).chunk(2)  # [K, B, S, D], packed in groups
+        heads, side = len(keys), 4 // cache.element_size()
+        keys = keys.view(heads, -1, width // side, GROUP, side).transpose(2, 3)
+        values = values.view(heads, -1, GROUP // side, width, side).transpose(3, 4)
+        tokens = places * size + slots % size
+        return _tokens(keys, tokens, width), _tokens(values, tokens, width)
+
     def paged_attention(self, q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor:
         """Attention of packed q [T, H, D] over each row's blocks, as far as it reaches -> [T, H, D]."""
         _, heads, width = q.shape
@@ -99,6 +114,11 @@ def check_width(head_dim: int) -> None:
         raise ValueError(
             f"head width is {head_dim}, native attention takes even ones up to {MAX_WIDTH}; use the dense table"
         )
+
+
+def _tokens(plain: Tensor, tokens: Tensor, width: int) -> Tensor:
+    """Of the blocks of some heads, tokens in the order of their numbers: [T, K, D]."""
+    return plain.reshape(len(plain), -1, width).index_select(1, tokens).transpose(0, 1)
 
 
 def _parts(cache: Tensor) -> tuple[int, int, int, int, int, int]:

@@ -112,6 +112,13 @@ def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
         flat[heads:, slot] = v[token]
 
 
+def read_kv(cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """What lies at `slots` of cache [2 K, N, S, D]: keys and values, [T, K, D] each."""
+    found = cache.flatten(1, 2).index_select(1, slots).transpose(0, 1)  # [T, 2 K, D]
+    keys, values = found.chunk(2, 1)
+    return keys, values
+
+
 def paged_attention(q: Tensor, cache: Tensor, layout: AttentionLayout, window: int = 0) -> Tensor:
     """Attention of packed q [T, H, D] over each row's blocks -> [T, H, D].
 

@@ -60,6 +60,7 @@ class OpTable:
     segment_keys: Callable[[Tensor, Tensor, Segments], tuple[Tensor, ...]]
     segment_attention: Callable[[Tensor, int, tuple[Tensor, ...], Segments], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor], None]
+    read_kv: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     paged_attention: PagedAttention
     max_head_width: int | None = None  # of keys and values; None = any
     # all layers at once, with the values of the above
@@ -78,7 +79,13 @@ class OpTable:
             width,
             self.max_head_width,
         )
-        return replace(self, write_kv=dense.write_kv, paged_attention=dense.paged_attention, decoder=None)
+        return replace(
+            self,
+            write_kv=dense.write_kv,
+            read_kv=reference.read_kv,
+            paged_attention=dense.paged_attention,
+            decoder=None,
+        )
 
 
 def reference_table() -> OpTable:
@@ -92,6 +99,7 @@ def reference_table() -> OpTable:
         segment_keys=reference.segment_keys,
         segment_attention=reference.segment_attention,
         write_kv=reference.write_kv,
+        read_kv=reference.read_kv,
         paged_attention=reference.paged_attention,
     )
 
@@ -119,6 +127,7 @@ def native_table(dtype: torch.dtype) -> OpTable | None:
         segment_keys=attention.segment_keys,
         segment_attention=attention.segment_attention,
         write_kv=attention.write_kv,
+        read_kv=attention.read_kv,
         paged_attention=attention.paged_attention,
         max_head_width=MAX_WIDTH,
         decoder=partial(NativeDecoder, library),
@@ -147,5 +156,6 @@ def torch_table(device: torch.device, dtype: torch.dtype) -> OpTable:
         segment_keys=dense.segment_keys,
         segment_attention=dense.segment_attention,
         write_kv=dense.write_kv,
+        read_kv=reference.read_kv,
         paged_attention=dense.paged_attention,
     )

@@ -53,7 +53,7 @@ class LocalExecutor:
         self._book = TokenBook()
         self._sampler = Sampler(seed)
         self._encoder = Encoder(model, self._features)
-        self._linker = Linker(model.spec, self._kv)
+        self._linker = Linker(model.spec, model.ops, self._kv)
         self._runner = ModelRunner(model, self._kv, self._features, self._book)
 
     @torch.inference_mode()
