@@ -42,13 +42,12 @@ from tapetum.flags import (
 )
 
 if TYPE_CHECKING:
-    from tapetum.core.media import MediaKind
+    from tapetum.core.chat import MediaPart
     from tapetum.core.request import SamplingParams
     from tapetum.engine.generation import Generation
     from tapetum.engine.output import Delta
 
 
-_START_BYTES = 512  # of a file, which say what it is
 _INTERRUPTED = 130  # what shells use for the end by Ctrl-C
 
 
@@ -90,7 +89,7 @@ def run(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Ask a question about pictures and videos.
+    """Ask a question about pictures, videos and PDF documents.
 
     A first argument that is a directory with a config.json, or a .gguf file, is the model. The answer goes to standard
     output as it is made, tokens and seconds to standard error.
@@ -180,11 +179,11 @@ def _is_model(name: str) -> bool:
 async def _ask(
     config: EngineConfig, files: Sequence[Path], question: str, sampling: SamplingParams, *, as_json: bool
 ) -> None:
-    from tapetum.core.chat import ChatInput, MediaPart, Message
+    from tapetum.core.chat import ChatInput, Message
     from tapetum.engine.output import joined
     from tapetum.engine.service import AsyncEngine
 
-    media = tuple(MediaPart(kind=_kind_of(file), source=file, is_trusted=True) for file in files)
+    media = tuple(map(_part_of, files))
     chat = ChatInput(messages=(Message(role="user", content=(*media, question)),))
     if not as_json:
         tell_loading(config)
@@ -204,17 +203,25 @@ async def _ask(
         click.echo()
         cut = ", cut at the limit" if answer.finish_reason == "length" else ""
         click.echo(f"{len(answer.tokens)} tokens in {seconds:.2f} s{cut}", err=True)
+        for seen in generation.pages:
+            numbers = ", ".join(map(str, seen.pages))
+            click.echo(f"pages {numbers} of {seen.num_pages} of {seen.name}", err=True)
 
 
-def _kind_of(file: Path) -> MediaKind:
-    """What a file is by its first bytes; one that is neither picture nor video is told about as a picture."""
+def _part_of(file: Path) -> MediaPart:
+    """What a file is by its first bytes; one that is nothing known is told about as a picture."""
+    from tapetum.core.chat import DocumentPart, MediaPart
     from tapetum.media.container import is_video
+    from tapetum.media.document import START_BYTES, is_pdf
 
     try:
         with file.open("rb") as opened:
-            return "video" if is_video(opened.read(_START_BYTES)) else "image"
+            start = opened.read(START_BYTES)
     except OSError as error:
         raise RequestError(f"cannot read {file}: {error.strerror}") from error
+    if is_pdf(start):
+        return DocumentPart(source=file, name=file.name, is_trusted=True)
+    return MediaPart(kind="video" if is_video(start) else "image", source=file, is_trusted=True)
 
 
 def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) -> str:
@@ -226,6 +233,7 @@ def _as_json(model: str, generation: Generation, answer: Delta, seconds: float) 
         "completion_tokens": len(answer.tokens),
         "seconds": round(seconds, 4),
         "media": [asdict(media) for media in generation.media],
+        "pages": [asdict(pages) for pages in generation.pages] or None,
         "timing": {name: round(value, 6) for name, value in asdict(generation.timing).items()},
     }
     return json.dumps(report, ensure_ascii=False)

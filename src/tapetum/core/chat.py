@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from tapetum.core.checks import shown
 from tapetum.core.errors import InvalidParameter
-from tapetum.core.media import EXACT, MediaKind, Reuse
+from tapetum.core.media import EXACT, MediaKind, PagesSeen, Reuse
 
 DocumentMode = Literal["retrieve", "map_reduce"]
 MAX_PAGES = 8  # of a document that are seen, where nothing else is said
@@ -57,7 +57,8 @@ class DocumentPart(MediaPart):
             raise InvalidParameter(
                 f"max_pages is {shown(self.max_pages)}, allowed are 1 to {_MOST_PAGES}", param="max_pages"
             )
-        if not all(type(page) is int and page >= 1 for page in self.pages):
+        is_list = isinstance(self.pages, tuple)
+        if not is_list or not all(type(page) is int and page >= 1 for page in self.pages):
             raise InvalidParameter(
                 f"pages is {shown(self.pages)}, must be a list of numbers from 1 on", param="pages"
             )
@@ -103,6 +104,7 @@ class ChatInput:
     tools: tuple[Mapping[str, object], ...] = ()  # {"type": "function", "function": {...}} as in OpenAI's API
     max_visual_tokens: int | None = None  # of all media together, shared out by their areas
     reuse: Reuse = EXACT
+    pages: tuple[PagesSeen, ...] = ()  # of documents that stood here and have been read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,12 +7,16 @@ in another one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.model import ModelFacts
+from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
-from tapetum.engine.prompts import PromptBuilder, PromptLimits
+from tapetum.engine.loads import Loads
+from tapetum.engine.pages import PageReader
+from tapetum.engine.prompts import PromptBuilder, PromptInput, PromptLimits, PromptPlan, Terms
 from tapetum.engine.quality import Quality
 from tapetum.engine.timely import Timeliness
 from tapetum.media.ingest import Ingest
@@ -40,6 +44,26 @@ class Front:
         target_s = config.schedule.quality_ladder_s
         quality = None if target_s is None else Quality(target_s, forecast, clock)
         self.prompts = PromptBuilder(files, self._ingest, limits, quality, Timeliness(forecast, clock))
+        context = min(facts.max_model_len, facts.num_blocks * facts.block_size)
+        self.pages = PageReader(files, self._ingest, self.prompts, replace(limits, max_model_len=context))
+
+    def build(self, prompt: PromptInput, sampling: SamplingParams, terms: Terms, loads: Loads) -> Request:
+        """The request of a prompt, with pages in the place of its documents; blocks until all media are there."""
+        laid_out = self.pages.laid_out(prompt, sampling, terms.tenant, loads)
+        return self.prompts.build(laid_out, sampling, terms, loads)
+
+    def plan(
+        self,
+        prompt: PromptInput,
+        sampling: SamplingParams,
+        *,
+        tenant: str,
+        loads: Loads,
+        priority: int | None,
+    ) -> PromptPlan:
+        """What `build` would make of a prompt, without decoding a pixel."""
+        laid_out = self.pages.laid_out(prompt, sampling, tenant, loads)
+        return self.prompts.plan(laid_out, sampling, tenant=tenant, loads=loads, priority=priority)
 
     def forget_media(self) -> None:
         """Drop what is kept of media that were loaded before."""

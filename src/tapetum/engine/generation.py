@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tapetum.core.checks import MAX_SEED
+from tapetum.core.media import PagesSeen
 from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
+from tapetum.engine.documents import Spent
 from tapetum.engine.output import (
     Decoder,
     Delta,
@@ -33,7 +35,13 @@ class Generation:
     """
 
     def __init__(
-        self, request: Request, *, prepared_s: float, tokenizer: Decoder, cancel: Callable[[str], None]
+        self,
+        request: Request,
+        *,
+        prepared_s: float,
+        tokenizer: Decoder,
+        cancel: Callable[[str], None],
+        spent: Spent,
     ) -> None:
         self.request_id = request.request_id
         self.prompt: Prompt = request.prompt
@@ -41,6 +49,7 @@ class Generation:
         self._prepared_s = prepared_s
         self._tokenizer = tokenizer
         self._cancel = cancel
+        self.spent = spent  # on the way to this request
         self._unread: list[Delta] = []
         self._arrived = asyncio.Event()
         self._stats: RequestStats | None = None
@@ -52,6 +61,11 @@ class Generation:
     def media(self) -> tuple[MediaReport, ...]:
         """What the model saw; where it came from is known with the first token."""
         return media_reports(self._request, self._stats)
+
+    @property
+    def pages(self) -> tuple[PagesSeen, ...]:
+        """What the model saw of each document."""
+        return self._request.pages
 
     @property
     def timing(self) -> Timing:

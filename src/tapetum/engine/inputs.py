@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import PurePath
+from typing import Any, cast
 
-from tapetum.core.chat import ChatInput, MediaPart, Message, TextInput
+from tapetum.core.chat import ChatInput, DocumentPart, MediaPart, Message, TextInput
 from tapetum.core.checks import shown
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import MediaKind, Reuse
 
 _PROMPT_KEYS = ("prompt", "images", "videos", "mm_processor_kwargs", "reuse")
+_DOCUMENT_FIELDS = ("mode", "max_pages", "pages", "page_text")
 _TEXT_TYPES = ("text", "input_text")
 _MEDIA_TYPES: dict[str, MediaKind] = {
     "image": "image",
@@ -113,10 +116,13 @@ def _content_part(part: object) -> str | MediaPart:
         return str(part["text"])
     if isinstance(kind, str) and kind in _MEDIA_TYPES and kind in part:
         return _media_part(kind, part)
+    if kind == "file" and "file" in part:
+        return _document_part(part)
     raise InvalidParameter(
         f"part of type {kind!r} with keys {_listed(part)} is not known; send "
         '{"type": "text", "text": ...}, {"type": "image", "image": ...}, '
-        '{"type": "image_url", "image_url": {"url": ...}} or {"type": "video", "video": file or [frames]}',
+        '{"type": "image_url", "image_url": {"url": ...}}, {"type": "video", "video": file or [frames]} or '
+        '{"type": "file", "file": PDF document}',
         param="messages",
     )
 
@@ -128,6 +134,27 @@ def _media_part(name: str, part: Mapping[str, object]) -> MediaPart:
         inner = {key: value for key, value in source.items() if key != "url"}
         source, options = source.get("url"), inner | options
     return _part(_MEDIA_TYPES[name], source, options)
+
+
+def _document_part(part: Mapping[str, object]) -> DocumentPart:
+    """Besides what OpenAI's part of that type has, the file itself: bytes, a path, a URL or an open file."""
+    own = {name: value for name, value in part.items() if name in _DOCUMENT_FIELDS and value is not None}
+    options = {name: part[name] for name in part if name not in ("type", "file", *_DOCUMENT_FIELDS)}
+    source, name = part["file"], None
+    if isinstance(source, Mapping):
+        name = source.get("filename")
+        source = source.get("file_data") or source.get("file_url")
+    if isinstance(source, PurePath):
+        name = source.name
+    if isinstance(own.get("pages"), (list, tuple, range)):
+        own["pages"] = tuple(cast("Sequence[object]", own["pages"]))
+    return DocumentPart(
+        source=source,
+        name=name if isinstance(name, str) else None,
+        options=options,
+        is_trusted=True,
+        **cast("dict[str, Any]", own),
+    )
 
 
 def _part(kind: MediaKind, source: object, options: Mapping[str, object]) -> MediaPart:

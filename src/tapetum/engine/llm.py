@@ -15,16 +15,18 @@ from typing import cast
 
 from tqdm import tqdm
 
-from tapetum.core.chat import TextInput
+from tapetum.core.chat import ChatInput, TextInput
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import EngineDead, InvalidParameter, TapetumError
 from tapetum.core.model import ModelFacts
 from tapetum.core.request import SamplingParams
 from tapetum.engine.batch import placed, run_batch
 from tapetum.engine.build import build_engine
+from tapetum.engine.documents import Errand, fulfilled_now, has_whole_documents, read_whole
 from tapetum.engine.engine import Engine
 from tapetum.engine.front import Front
 from tapetum.engine.inputs import chat_input, is_conversation, text_input
+from tapetum.engine.loads import Loads
 from tapetum.engine.options import config_from
 from tapetum.engine.output import RequestOutput
 from tapetum.engine.prompts import Draft, PromptInput
@@ -86,10 +88,11 @@ class LLM:
         """Answer one conversation or a list of conversations, through the chat template of the model.
 
         A conversation is a list of OpenAI-style messages. Besides text parts a content may hold
-        `{"type": "image", "image": picture}`, `{"type": "image_url", "image_url": {"url": ...}}` and
-        `{"type": "video", "video": [frame, ...]}`; `min_pixels`, `max_pixels` and, of a clip, `fps` beside them set
-        how it is processed. `reuse={"position_independent": True}`: a picture that was seen before in another place
-        may be taken from there; the answer says where that was done. Errors as in `generate`.
+        `{"type": "image", "image": picture}`, `{"type": "image_url", "image_url": {"url": ...}}`,
+        `{"type": "video", "video": [frame, ...]}` and `{"type": "file", "file": PDF document}`; `min_pixels`,
+        `max_pixels` and, of a clip, `fps` beside them set how it is processed; `max_pages`, `pages`, `page_text` and
+        `mode` which pages of a document are seen. `reuse={"position_independent": True}`: a picture that was seen
+        before in another place may be taken from there; the answer says where that was done. Errors as in `generate`.
         """
         is_one = not isinstance(messages, (list, tuple)) or is_conversation(messages)
         entries = [messages] if is_one else cast("Sequence[object]", messages)
@@ -124,7 +127,7 @@ class LLM:
         drafts: list[Draft] = []
         for index, (entry, sampling) in enumerate(zip(entries, samplings, strict=True)):
             try:
-                inputs.append(convert(entry))
+                inputs.append(self._read(convert(entry), sampling))
                 drafts.append(self._front.prompts.draft(inputs[-1], sampling))
             except TapetumError as error:
                 raise placed(error, index, len(entries)) from error
@@ -132,6 +135,18 @@ class LLM:
         has_bar = len(entries) >= _MIN_PROMPTS_FOR_BAR if use_tqdm is None else use_tqdm
         with tqdm(total=len(entries), unit="prompt", disable=not has_bar) as bar:
             return run_batch(self._engine, self._front.prompts, drafts, texts, self._pool, bar.update)
+
+    def _read(self, prompt: PromptInput, sampling: SamplingParams) -> PromptInput:
+        """The prompt with pages, or notes, in the place of its documents."""
+        if isinstance(prompt, ChatInput) and has_whole_documents(prompt):
+            limit, thinking = self.facts.max_model_len, self._engine.files.template.thinking
+            prompt = fulfilled_now(read_whole(prompt, sampling, limit, thinking), self._ask).chat
+        return self._front.pages.laid_out(prompt, sampling, "", Loads())
+
+    def _ask(self, errand: Errand) -> RequestOutput:
+        draft = self._front.prompts.draft(self._read(errand.chat, errand.sampling), errand.sampling)
+        (output,) = run_batch(self._engine, self._front.prompts, [draft], [None], self._pool, lambda: None)
+        return output
 
 
 def _written(prompt: PromptInput) -> str | None:

@@ -7,15 +7,19 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tapetum.core.chat import MediaPart
 from tapetum.core.errors import MediaTimeout, TapetumError
-from tapetum.core.media import MediaItem
-from tapetum.media.plan import MediaPlan
 
 T = TypeVar("T")
 _MAX_NAME = 255
+
+
+class Cancellable(Protocol):
+    """A future, whatever comes of it."""
+
+    def cancel(self) -> bool: ...
 
 
 class Loads:
@@ -23,7 +27,7 @@ class Loads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]] = ()
+        self._futures: Sequence[Cancellable] = ()
         self._is_cancelled = False
         self._until_s: float | None = None
 
@@ -35,9 +39,7 @@ class Loads:
     def left_s(self) -> float | None:
         return None if self._until_s is None else max(0.0, self._until_s - time.monotonic())
 
-    def begin(
-        self, futures: Sequence[Future[MediaPlan]] | Sequence[Future[bool]] | Sequence[Future[MediaItem]]
-    ) -> None:
+    def begin(self, futures: Sequence[Cancellable]) -> None:
         """These are the loads now; if they have been given up already, they end here."""
         with self._lock:
             self._futures = futures

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tapetum.core.errors import TapetumError
-from tapetum.core.media import Degradation, MediaItem, MediaKind, ProcessorMode
+from tapetum.core.media import Degradation, MediaItem, MediaKind, PagesSeen, ProcessorMode
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import FinishReason, Request, RequestStats
 
@@ -107,6 +107,7 @@ class RequestOutput:
     media: tuple[MediaReport, ...]
     timing: Timing
     num_cached_tokens: int
+    pages: tuple[PagesSeen, ...] = ()  # of each document
 
 
 class Decoder(Protocol):
@@ -156,6 +157,7 @@ def output_of(
         media=media_reports(request, stats),
         timing=timing_of(request, prepared_s, stats, len(whole.tokens)),
         num_cached_tokens=stats.num_cached_tokens,
+        pages=request.pages,
     )
 
 

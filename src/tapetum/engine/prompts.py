@@ -21,7 +21,7 @@ from tapetum.core.errors import (
     MediaTooLarge,
     PromptTooLong,
 )
-from tapetum.core.media import EXACT, Geometry, MediaItem, MediaKind, Reuse
+from tapetum.core.media import EXACT, Geometry, MediaItem, MediaKind, PagesSeen, Reuse
 from tapetum.core.request import Request, SamplingParams
 from tapetum.engine.arrange import Arrangement, PromptRun, TextTokens, arrange
 from tapetum.engine.feasible import Feasibility
@@ -67,6 +67,7 @@ class Draft:
     sampling: SamplingParams  # resolved but for max_tokens
     max_visual_tokens: int | None = None  # of all media together
     reuse: Reuse = EXACT
+    pages: tuple[PagesSeen, ...] = ()
 
     @property
     def media(self) -> tuple[MediaPart, ...]:
@@ -152,6 +153,7 @@ class PromptBuilder:
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
             reuse=prompt.reuse,
+            pages=prompt.pages if isinstance(prompt, ChatInput) else (),
         )
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
         self.feasibility.check(draft.sampling)
@@ -238,6 +240,7 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
             reuse=draft.reuse,
+            pages=draft.pages,
         )
 
     def _workload(self, draft: Draft, num_tokens: int, plans: Sequence[MediaPlan], terms: Terms) -> Workload:

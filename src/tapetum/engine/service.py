@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,14 @@ from tapetum.core.model import ModelFacts
 from tapetum.core.request import Prompt, Request, SamplingParams, new_request_id
 from tapetum.core.stats import SchedulerStats
 from tapetum.engine.choices import Choices
+from tapetum.engine.documents import (
+    Errand,
+    Prepared,
+    Spent,
+    fulfilled,
+    has_whole_documents,
+    read_whole,
+)
 from tapetum.engine.engine import Engine
 from tapetum.engine.estimate import Estimate, estimate_of
 from tapetum.engine.files import ModelFiles
@@ -42,7 +51,7 @@ from tapetum.engine.link import Link, LocalLink
 from tapetum.engine.loads import Loads
 from tapetum.engine.meters import Metric, rejections, shared_patch_bytes
 from tapetum.engine.options import config_from
-from tapetum.engine.output import Delta
+from tapetum.engine.output import Delta, RequestOutput
 from tapetum.engine.places import media_of
 from tapetum.engine.preparation import Preparation, post
 from tapetum.engine.prompts import PromptInput, PromptPlan, Terms
@@ -134,10 +143,26 @@ class AsyncEngine:
     ) -> Generation:
         """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here.
 
-        A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`).
+        A prompt may also be what LLM takes: a string or a dict (`generate`), or a list of messages (`chat`). One with
+        documents that are to be read whole is asked last, after as many other requests as that takes.
         """
         terms = self._terms(priority, timeout_s, tenant, on_vision_timeout)
-        return await self._hand_in(await self._prepare(prompt, sampling, terms, has_to_cross=True))
+        given, spent = _input_of(prompt), Spent()
+        if isinstance(given, ChatInput) and has_whole_documents(given):
+            prepared = await self._read_whole(given, sampling or SamplingParams(), terms)
+            given, spent = prepared.chat, prepared.spent
+        return await self._hand_in(await self._prepare(given, sampling, terms, has_to_cross=True), spent)
+
+    async def _read_whole(self, chat: ChatInput, sampling: SamplingParams, terms: Terms) -> Prepared:
+        """All within the time that the last request has."""
+
+        async def ask(errand: Errand) -> RequestOutput:
+            own = replace(terms, request_id=new_request_id(), on_vision_timeout="reject")
+            request = await self._prepare(errand.chat, errand.sampling, own, has_to_cross=True)
+            return await (await self._hand_in(request)).output()
+
+        thinking = self.files.template.thinking
+        return await fulfilled(read_whole(chat, sampling, self.facts.max_model_len, thinking), ask)
 
     async def prompt(
         self, prompt: AnyPrompt, sampling: SamplingParams | None = None, *, tenant: str = ""
@@ -166,7 +191,7 @@ class AsyncEngine:
         given = _input_of(prompt)
         await front.prompts.feasibility.foresee(chosen)
         return await self._preparation.run(
-            partial(front.prompts.plan, given, chosen, tenant=tenant, loads=loads, priority=priority),
+            partial(front.plan, given, chosen, tenant=tenant, loads=loads, priority=priority),
             loads,
             has_media=bool(media_of(given)),
         )
@@ -311,7 +336,7 @@ class AsyncEngine:
         chosen = sampling or SamplingParams()
 
         def build() -> Request:
-            request = front.prompts.build(given, chosen, terms, loads)
+            request = front.build(given, chosen, terms, loads)
             if has_to_cross:
                 self._link.prepare(request)
             return request
@@ -335,7 +360,9 @@ class AsyncEngine:
         """Another answer to the same prompt."""
         return await self._hand_in(generation.forked(new_request_id(), index), is_prepared=False)
 
-    async def _hand_in(self, request: Request, *, is_prepared: bool = True) -> Generation:
+    async def _hand_in(
+        self, request: Request, spent: Spent | None = None, *, is_prepared: bool = True
+    ) -> Generation:
         try:
             self._serving()  # it may have ended during the preparation
         except TapetumError:
@@ -345,7 +372,11 @@ class AsyncEngine:
         if not is_prepared:
             self._link.prepare(request)
         generation = Generation(
-            request, prepared_s=self._link.clock(), tokenizer=self.tokenizer, cancel=self._link.abort
+            request,
+            prepared_s=self._link.clock(),
+            tokenizer=self.tokenizer,
+            cancel=self._link.abort,
+            spent=spent or Spent(),
         )
         self._link.add(request)
         self._generations[request.request_id] = generation

@@ -82,4 +82,4 @@ def without_media(prompt: ChatInput) -> ChatInput:
         )
         for message in prompt.messages
     )
-    return replace(prompt, messages=messages, max_visual_tokens=None)
+    return replace(prompt, messages=messages, max_visual_tokens=None, pages=())

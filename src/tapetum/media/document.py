@@ -22,13 +22,13 @@ DPI = 128  # at which a page is taken to be a picture: about 2000 visual tokens 
 _POINTS = 72  # of PDF in an inch
 MAX_SIDE = 20_000.0  # points, seven metres
 _NEARLY = 1.25  # of the aspect, up to which a page is stretched as a resize would do it
-_START_BYTES = 1024  # in which the mark of a PDF file stands
+START_BYTES = 1024  # in which the mark of a PDF file stands
 _MARK = b"%PDF-"
 
 
 def is_pdf(data: bytes) -> bool:
     """Whether a file begins as a PDF document does."""
-    return data.find(_MARK, 0, _START_BYTES) >= 0
+    return data.find(_MARK, 0, START_BYTES) >= 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

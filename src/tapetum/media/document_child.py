@@ -47,11 +47,15 @@ class Documents:
             document = pypdfium2.PdfDocument(data)
         except pypdfium2.PdfiumError as error:
             is_locked = getattr(error, "err_code", None) in _PASSWORD_ERRORS
-            raise Refused("is encrypted" if is_locked else "is broken") from error
+            raise Refused(
+                "is encrypted; send it without a password" if is_locked else "is broken or no PDF; save it again"
+            ) from error
         self._document = document
         count = len(document)
         if not 0 < count <= max_pages:
-            raise Refused("has no pages" if count == 0 else f"has {count} pages")
+            raise Refused(
+                f"has {count} pages, limit {max_pages}; send a part of it" if count else "has no pages; save it again"
+            )
         if document.get_formtype() != pdfium.FORMTYPE_NONE:
             document.init_forms()
         return [document.get_page_size(index) for index in range(count)]
@@ -71,7 +75,7 @@ class Documents:
             buffer = ctypes.create_string_buffer(width * height * 3)
             bitmap = pdfium.FPDFBitmap_CreateEx(width, height, pdfium.FPDFBitmap_BGR, buffer, width * 3)
             if not bitmap:
-                raise Refused(f"cannot be drawn at {width}x{height} pixels")
+                raise Refused(f"cannot be drawn at {width}x{height} pixels; lower max_pixels")
             pdfium.FPDFBitmap_FillRect(bitmap, 0, 0, width, height, 0xFFFFFFFF)
             area = (0, 0, width, height, 0, _FLAGS)
             pdfium.FPDF_RenderPageBitmap(bitmap, page.raw, *area)
@@ -102,7 +106,7 @@ class Documents:
         try:
             return self._document[number]
         except pypdfium2.PdfiumError as error:
-            raise Refused(f"cannot be read at page {number + 1}") from error
+            raise Refused(f"cannot be read at page {number + 1}; save it again") from error
 
     def _close(self) -> None:
         if self._document is not None:
@@ -126,7 +130,7 @@ def main() -> None:
         except Refused as error:
             told, parts = {"refusal": str(error)}, ()
         except MemoryError:
-            told, parts = {"refusal": "takes more memory than it may"}, ()
+            told, parts = {"refusal": "takes more memory than it may; send a part of it"}, ()
         head = json.dumps({**told, "sizes": [len(part) for part in parts]}).encode()
         for piece in (len(head).to_bytes(8, "little"), head, *parts):
             answers.write(piece)

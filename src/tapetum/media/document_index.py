@@ -81,6 +81,10 @@ class PageIndex:
             + sum(map(sys.getsizeof, arrays))
         )
 
+    @property
+    def textless(self) -> list[int]:
+        return [page for page, length in enumerate(self.lengths) if length == 0]
+
     def ranked(self, question: str, earlier: str = "") -> list[int]:
         """The pages that share a term with the question, the best first, equal ones in their order. What was asked
         before, in `earlier`, counts less."""

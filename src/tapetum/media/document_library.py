@@ -21,6 +21,7 @@ from tapetum.media.deadlines import GoOn
 from tapetum.media.document import Document, check_sizes
 from tapetum.media.document_index import PageIndex
 from tapetum.media.document_process import DocumentProcesses, PdfFile
+from tapetum.media.document_words import named_pages
 from tapetum.media.source import SourceReader
 
 KEPT_BYTES = 64 * 1024**2
@@ -39,10 +40,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Consultation:
-    """A document, and its pages that have words of a question, numbered from 1, the best first."""
+    """A document and its pages, numbered from 1: those that a question names or that have words of it, the best
+    first, and those on which no words can be found since there are none."""
 
     document: Document
-    found: tuple[int, ...]
+    found: tuple[int, ...] = ()
+    textless: tuple[int, ...] = ()
 
 
 class DocumentLibrary:
@@ -67,10 +70,12 @@ class DocumentLibrary:
         document = Document(file, digest, self._opened(file, key, go_on), self._processes)
         _check_numbers(part.pages, document.num_pages)
         if part.first_page is not None or document.num_pages == 1 or not question.text.strip():
-            return Consultation(document, ())
+            return Consultation(document)
         index = self._index(document, key, go_on)
-        ranked = index.ranked(question.text, question.earlier)
-        return Consultation(document, tuple(page + 1 for page in ranked))
+        named = named_pages(question.text, document.num_pages)
+        ranked = (page + 1 for page in index.ranked(question.text, question.earlier))
+        textless = tuple(page + 1 for page in index.textless)
+        return Consultation(document, tuple(dict.fromkeys((*named, *ranked))), textless)
 
     def clear(self) -> None:
         with self._state:

@@ -20,8 +20,9 @@ _MONTH = {name[:size]: number for number, name in enumerate(_MONTHS, 1) for size
 _MONTH["sept"] = 9
 _MONTH_NAME = "|".join(sorted(_MONTH, key=len, reverse=True))
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_HYPHENS = "-\u00ad\u2010\u2011\ufffe\x02"
-_CUT_WORD = re.compile(rf"([^\W\d_]+)[{_HYPHENS}][ \t]*\r?\n[ \t]*([^\W\d_]+)")
+_CUT_WORD = re.compile(  # PDFium gives a hyphen at the end of a line as the first of these
+    r"([^\W\d_]+)(?:[\ufffe\x02\u00ad][ \t]*(?:\r?\n)?|[-\u2010\u2011][ \t]*\r?\n)[ \t]*([^\W\d_]+)"
+)
 _GROUPED = re.compile(
     r"(?<![\w.,])\d{1,3}(?:([,.'’\u00a0\u2009\u202f])\d{3})(?:\1\d{3})*(?![\d])(?:([.,])(\d+))?"
 )
@@ -37,6 +38,7 @@ _PIECE = re.compile(
     rf"|(?P<word>(?:(?![{_CJK}])[^\W\d_])+)"
 )
 _CODE = re.compile(r"(?=[^\s]*\d)[^\W_]+(?:[-/_.:][^\W_]+)+|(?=[^\W_]*\d)(?=[^\W_]*[^\W\d_])[^\W_]+")
+_NAMED = re.compile(r"\b(?:pages?|pp?\.)\s*(\d{1,6}(?:\s*(?:,|and|&|-|–|to|through)\s*\d{1,6})*)", re.IGNORECASE)
 _FIGURES = re.compile(r"[\d.]+")
 _MAX_TERM = 64  # letters; what is longer is no word
 
@@ -58,6 +60,20 @@ def terms_of(text: str) -> Iterator[str]:
             yield from _figures(piece[0])
         elif len(piece[0]) <= _MAX_TERM:
             yield stem(piece[0])
+
+
+def named_pages(question: str, num_pages: int) -> list[int]:
+    """The pages of a document that a question asks for by number, as "page 17", "pages 3-5" or "the last page"."""
+    named: list[int] = []
+    for found in _NAMED.finditer(question):
+        for run in re.split(r",|and|&", found[1]):
+            ends = [int(number) for number in re.findall(r"\d+", run)]
+            named.extend(range(ends[0], min(ends[-1], num_pages) + 1) if ends else ())
+    if re.search(r"\blast page\b", question, re.IGNORECASE):
+        named.append(num_pages)
+    if re.search(r"\bfirst page\b", question, re.IGNORECASE):
+        named.append(1)
+    return [page for page in dict.fromkeys(named) if 1 <= page <= num_pages]
 
 
 def stem(word: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tapetum.core.media import Degradation
+from tapetum.core.media import Degradation, PagesSeen
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import MediaReport, Timing
 
@@ -50,12 +50,17 @@ class Disclosure(Struct, frozen=True, kw_only=True):
     queue: Queue | UnsetType = UNSET
     timing: Timing | UnsetType = UNSET
     degradations: Sequence[Degradation] | UnsetType = UNSET
-    pages: UnsetType | None = UNSET
+    pages: Sequence[PagesSeen] | UnsetType | None = UNSET  # of each document
 
 
 def opening(generation: Generation, num_waiting: int) -> Disclosure:
     """What is known before the first token."""
-    return Disclosure(request_id=generation.request_id, media=generation.media, queue=Queue(num_waiting))
+    return Disclosure(
+        request_id=generation.request_id,
+        media=generation.media,
+        queue=Queue(num_waiting),
+        pages=generation.pages or UNSET,
+    )
 
 
 def closing(generation: Generation) -> Disclosure:
@@ -66,7 +71,7 @@ def closing(generation: Generation) -> Disclosure:
         media=media,
         timing=rounded(generation.timing),
         degradations=[report.degraded for report in media if report.degraded is not None],
-        pages=None,
+        pages=generation.pages or None,
     )
 
 
@@ -76,14 +81,17 @@ def rounded(timing: Timing) -> Timing:
 
 
 def usage(generation: Generation, num_tokens: int) -> Usage:
-    """Tokens of the prompt and, of all its answers together, `num_tokens`."""
-    prompt = generation.prompt
+    """Tokens of the prompt and, of all its answers together, `num_tokens`; with them all that was spent before, where
+    an answer took several requests."""
+    prompt, spent = generation.prompt, generation.spent
+    num_prompt = len(prompt.token_ids) + spent.prompt_tokens
+    num_completion = num_tokens + spent.completion_tokens
     return Usage(
-        prompt_tokens=len(prompt.token_ids),
-        completion_tokens=num_tokens,
-        total_tokens=len(prompt.token_ids) + num_tokens,
+        prompt_tokens=num_prompt,
+        completion_tokens=num_completion,
+        total_tokens=num_prompt + num_completion,
         prompt_tokens_details=PromptDetails(
-            cached_tokens=generation.num_cached_tokens,
-            visual_tokens=sum(span.num_tokens for span in prompt.spans),
+            cached_tokens=generation.num_cached_tokens + spent.cached_tokens,
+            visual_tokens=sum(span.num_tokens for span in prompt.spans) + spent.visual_tokens,
         ),
     )

@@ -1,4 +1,5 @@
-"""The parts of a message's content: text, pictures and clips in the words of several APIs, and what they refer to.
+"""The parts of a message's content: text, pictures, clips and documents in the words of several APIs, and what they
+refer to.
 
 Owns the shapes that are taken. References of clients are never trusted: whether one may be followed is the media
 layer's to say, and so are the ranges of the options. A part has no other fields than these: an option that is
@@ -9,11 +10,11 @@ since what a picture is, its pixels decide, and its file what it is written in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from tapetum.core.chat import MediaPart
+from tapetum.core.chat import DocumentMode, DocumentPart, MediaPart
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.media import MediaKind
 
@@ -82,6 +83,38 @@ class VideoPart(_Video, frozen=True, kw_only=True, tag="video"):
     video: str | Annotated[list[Reference | str], Meta(min_length=1)]
 
 
+class _Document(_Media, frozen=True, kw_only=True):
+    """What may be said of a document besides where it is; the rest is of each page as a picture."""
+
+    mode: DocumentMode | None = None
+    max_pages: int | None = None
+    pages: list[int] | None = None
+    page_text: bool | None = None
+
+
+class FileReference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file as OpenAI's APIs have it: its bytes in base64, or where they are."""
+
+    file_data: str | None = None
+    filename: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+
+
+class FilePart(_Document, frozen=True, kw_only=True, tag="file"):
+    file: FileReference
+
+
+class InputFilePart(_Document, frozen=True, kw_only=True, tag="input_file"):
+    """A document as /v1/responses calls it."""
+
+    file_data: str | None = None
+    filename: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+
+
+FileContent = FilePart | InputFilePart
 MediaContent = ImageUrlPart | InputImagePart | ImagePart | VideoUrlPart | VideoPart
 Part = (
     str
@@ -93,8 +126,10 @@ Part = (
     | ImagePart
     | VideoUrlPart
     | VideoPart
+    | FilePart
+    | InputFilePart
 )
-PART_TYPES = "text, input_text, image_url, input_image, image, video_url or video"
+PART_TYPES = "text, input_text, image_url, input_image, image, video_url, video, file or input_file"
 Options = Mapping[MediaKind, Mapping[str, object]]
 
 
@@ -116,7 +151,9 @@ def check_parts(content: Sequence[Part], role: str, place: str) -> None:
                 "send it as text",
                 param=f"{place}[{index}].type",
             )
-        if isinstance(part, _Media) and len(_details(part)) > 1:
+        if isinstance(part, FileContent):
+            check_file(part, f"{place}[{index}]")
+        elif isinstance(part, _Media) and len(_details(part)) > 1:
             raise InvalidParameter(
                 f"{place}[{index}]: the part has the details {' and '.join(sorted(_details(part)))}; send one",
                 param=f"{place}[{index}].detail",
@@ -129,8 +166,53 @@ def _seen(part: Part, options: Options) -> str | MediaPart:
     if isinstance(part, TextPart):
         return part.text
     assert not isinstance(part, RefusalPart)
+    if isinstance(part, FileContent):
+        return _document(part, options)
     kind: MediaKind = "video" if isinstance(part, (VideoUrlPart, VideoPart)) else "image"
     return MediaPart(kind=kind, source=_source(part), options={**options[kind], **_own_options(part)})
+
+
+def check_file(part: FileContent, place: str) -> None:
+    """Raises InvalidParameter for a file that is not here, or is here twice."""
+    file = _reference(part)
+    if file.file_id is not None:
+        raise InvalidParameter(
+            f"{place} has a file_id, and no files are kept here; send the document as file_data, a data: URL",
+            param=f"{place}.file_id",
+        )
+    if (file.file_data is None) == (file.file_url is None):
+        raise InvalidParameter(
+            f"{place} has {'no file' if file.file_data is None else 'both file_data and file_url'}; "
+            "send file_data, a data: URL of a PDF document, or file_url",
+            param=f"{place}.file_data",
+        )
+
+
+def _reference(part: FileContent) -> FileReference:
+    if isinstance(part, FilePart):
+        return part.file
+    return FileReference(
+        file_data=part.file_data, filename=part.filename, file_url=part.file_url, file_id=part.file_id
+    )
+
+
+def _document(part: FileContent, options: Options) -> DocumentPart:
+    file = _reference(part)
+    source = file.file_url or file.file_data or ""
+    if file.file_data is not None and not source.startswith("data:"):
+        source = f"data:application/pdf;base64,{source}"  # never a path
+    chosen: dict[str, Any] = {
+        "mode": part.mode,
+        "max_pages": part.max_pages,
+        "pages": None if part.pages is None else tuple(part.pages),
+        "page_text": part.page_text,
+    }
+    return DocumentPart(
+        source=source,
+        name=file.filename,
+        options={**options["image"], **_own_options(part)},
+        **{name: value for name, value in chosen.items() if value is not None},
+    )
 
 
 def _source(part: MediaContent) -> str | tuple[str, ...]:
@@ -144,7 +226,7 @@ def _source(part: MediaContent) -> str | tuple[str, ...]:
     return tuple(_url(frame) for frame in part.video)
 
 
-def _own_options(part: MediaContent) -> dict[str, object]:
+def _own_options(part: MediaContent | FileContent) -> dict[str, object]:
     named: dict[str, object] = {
         "min_pixels": part.min_pixels,
         "max_pixels": part.max_pixels,
@@ -158,7 +240,7 @@ def _own_options(part: MediaContent) -> dict[str, object]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _details(part: MediaContent) -> set[Detail]:
+def _details(part: MediaContent | FileContent) -> set[Detail]:
     """What a part says of the detail it is seen in, in one place or several."""
     match part:
         case ImageUrlPart(image_url=reference) | VideoUrlPart(video_url=reference):

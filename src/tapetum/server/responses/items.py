@@ -14,7 +14,15 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tapetum.core.errors import InvalidParameter, RequestError
-from tapetum.server.chat.parts import Detail, InputImagePart, Part, RefusalPart, TextPart
+from tapetum.server.chat.parts import (
+    Detail,
+    InputFilePart,
+    InputImagePart,
+    Part,
+    RefusalPart,
+    TextPart,
+    check_file,
+)
 from tapetum.server.chat.schema import ChatMessage
 from tapetum.server.chat.tools import CallEntry, FunctionCall
 from tapetum.server.errors import NotSupported
@@ -43,7 +51,7 @@ class InputImage(
     uuid: str | None = None  # not looked at, as in chat
 
 
-Content = InputText | OutputText | Refusal | InputImage
+Content = InputText | OutputText | Refusal | InputImage | InputFilePart
 
 
 class MessageItem(Struct, frozen=True, kw_only=True):
@@ -59,7 +67,7 @@ class CallItem(Struct, frozen=True, kw_only=True):
 
 class CallOutputItem(Struct, frozen=True, kw_only=True):
     call_id: str
-    output: str | list[InputText | InputImage]
+    output: str | list[InputText | InputImage | InputFilePart]
 
 
 class ReasoningText(Struct, frozen=True):
@@ -83,7 +91,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Item]] = {
     "function_call_output": msgspec.json.Decoder(CallOutputItem),
     "reasoning": msgspec.json.Decoder(ReasoningItem),
 }
-_REMEDIES = {r"\.type": "parts may be input_text, input_image, output_text or refusal"}
+_REMEDIES = {r"\.type": "parts may be input_text, input_image, input_file, output_text or refusal"}
 
 
 def messages_of(given: str | Sequence[Raw]) -> list[ChatMessage]:
@@ -193,6 +201,9 @@ def _part(part: Content, role: str, place: str) -> Part:
             return TextPart(text=text)
         case Refusal(refusal=refusal):
             return RefusalPart(refusal=refusal)
+        case InputFilePart():
+            check_file(part, place)
+            return part
     if part.image_url is None:
         name = "image_url" if part.file_id is None else "file_id"
         raise NotSupported(
