@@ -47,7 +47,9 @@ class DiskStore:
         self._clock = clock
         self._owner = secrets.token_hex(8)
         self._accounts = Accounts(max_bytes)
-        self._lock = threading.Lock()  # of the accounts; never held while a file is read or written
+        self._lock = (
+            threading.Lock()
+        )  # of the accounts and of removing files; never held while one is read or written
         self._next_look = 0.0  # on the monotonic clock
         try:
             for part in (*(folder / kind for kind in KINDS), self._partial, self._leases):
@@ -97,24 +99,21 @@ class DiskStore:
                 self._note(name, path, cost_s)
                 return
             with self._lock:
-                evicted = self._accounts.make_room(size)
-            self._delete(evicted)
+                self._delete(self._accounts.make_room(size))
             try:
                 self._write_file(path, buffers)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 with self._lock:  # others fill the disk: our share of it is smaller than the limit
-                    evicted = self._accounts.shed(size)
-                self._delete(evicted)
+                    self._delete(self._accounts.shed(size))
                 self._write_file(path, buffers)
             self._note(name, path, cost_s)
 
     def remove(self, name: Name) -> None:
-        with self._lock:
-            self._accounts.remove(name)
-        with _told(f"remove {self._path(name)}"):
+        with _told(f"remove {self._path(name)}"), self._lock:
             self._path(name).unlink(missing_ok=True)
+            self._accounts.remove(name)
 
     def names(self) -> Iterator[Listed]:
         with _told(f"list {self._folder}"):
@@ -154,11 +153,10 @@ class DiskStore:
                 for name in self._accounts.names:
                     if name not in found and not self._path(name).exists():
                         self._accounts.remove(name)
-                for name in fresh:
-                    if name not in self._accounts:
+                for name in fresh:  # but what was removed since the look
+                    if name not in self._accounts and self._path(name).exists():
                         self._accounts.add(name, _occupied(found[name].st_size), costs[name])
-                evicted = self._accounts.make_room(0)
-            self._delete(evicted)
+                self._delete(self._accounts.make_room(0))
         took = time.monotonic() - started
         self._next_look = started + max(_BETWEEN_LOOKS_S, _LOOKS_SHARE * took)
 
@@ -181,7 +179,8 @@ class DiskStore:
         return True
 
     def _write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, self._partial):
+            folder.mkdir(parents=True, exist_ok=True)
         partial = self._partial / secrets.token_hex(8)
         try:
             with partial.open("xb") as file:
