@@ -258,6 +258,7 @@ class RequestState:
     vision_queue_s: float | None = None  # from arrival to the first encode for it
     encode_s: float = 0.0
     prefill_s: float = 0.0
+    linked_spans: set[int] = field(default_factory=set)  # starts of those that were linked at any time
     media_sources: dict[bytes, str] = field(default_factory=dict)  # by media key, as in RequestStats
 
     @property
@@ -289,3 +290,4 @@ class RequestStats:
     num_predicted_right: int = 0  # tokens of the prediction that were verified and came true
     num_predicted_wrong: int = 0
     media_sources: tuple[str, ...] = ()  # one per span: prefix | device | host | disk | remote | miss
+    are_linked: tuple[bool, ...] = ()  # one per span: whether it was taken over from another place

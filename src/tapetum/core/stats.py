@@ -36,6 +36,9 @@ class SchedulerStats:
     num_host_blocks: int  # of preempted requests, in host memory now
     num_saved_blocks: int  # moved to the host
     num_loaded_blocks: int  # and back
+    num_linked: int  # pictures taken over from another place
+    num_rejected_links: int  # and prefilled, because they would not have fitted
+    num_linked_tokens: int  # of those taken over
     num_guessed_tokens: int  # verified
     num_accepted_tokens: int  # of those, came true
     finished: Mapping[str, int]  # requests by finish_reason

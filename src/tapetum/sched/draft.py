@@ -15,10 +15,11 @@ from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.media import MediaItem, Span
-from tapetum.core.plan import Row
+from tapetum.core.plan import Link, Row
 from tapetum.core.stats import Budgets
 from tapetum.sched.budget import StepBudget
 from tapetum.sched.encode import ENCODE_SHARE, EncodeDraft, UnderWay
+from tapetum.sched.links import Links, Offer
 from tapetum.sched.progress import Progress
 from tapetum.sched.shares import Shares
 from tapetum.sched.speculate import MAX_GUESS, Outlook
@@ -44,9 +45,11 @@ class Draft:
         visual: VisualCache,
         cost: CostModel,
         under_way: tuple[UnderWay, ...],
+        links: Links,
     ) -> None:
         self.rows: list[Row] = []
         self.owners: list[Progress] = []  # of the rows, decodes first
+        self.links: list[Link] = []
         self.encodes = EncodeDraft(budget, visual, cost, under_way)
         self.work = Work()
         self._budget = budget
@@ -54,6 +57,7 @@ class Draft:
         self._ledger = ledger
         self._visual = visual
         self._cost = cost
+        self._links = links
         self._for_encodes = 0.0  # seconds that prefills leave to them where they have use for it
         self._may_encode = True
         self._is_cut = False  # a prefill would have gone on, had there been time
@@ -177,6 +181,7 @@ class Draft:
         """
         start = progress.state.num_computed_tokens
         end = timely = start + self._chunk(progress, share)
+        offer: Offer | None = None
         for span, is_pinned in progress.spans_ahead():
             if span.start >= end:
                 break
@@ -186,6 +191,10 @@ class Draft:
             end = timely = min(
                 end, start + self._chunk(progress, share)
             )  # an encode takes time from the chunk
+            offer = self._links.offer(progress.state, span)
+            if offer is not None:
+                end = min(end, offer.link.start)
+                break
         self._is_cut |= end == timely < progress.state.num_tokens
         end = self._past_cuts(progress, start, end)
         if end <= start:
@@ -193,6 +202,8 @@ class Draft:
         self.work.chunk += end - start
         self.work.chunk_context += chunk_context(start, end - start)
         self._add_row(progress, start, end - start)
+        if offer is not None and end == offer.link.start:
+            self.links.append(self._links.begin(progress, offer))
 
     def _add_guess(self, index: int, guess: tuple[int, ...]) -> None:
         if not guess:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tapetum.cache.visual import VisualCache
-from tapetum.core.plan import BatchPlan, EncodeJob, Row
+from tapetum.core.plan import BatchPlan, EncodeJob, Link, Row
 from tapetum.sched.progress import Progress
 from tapetum.sched.roster import Roster
 from tapetum.sched.swap import Swap
@@ -34,7 +34,11 @@ class Flight:
         return self._owners[plan.step]
 
     def begin(
-        self, rows: Sequence[Row], owners: Sequence[Progress], encodes: Sequence[EncodeJob] = ()
+        self,
+        rows: Sequence[Row],
+        owners: Sequence[Progress],
+        encodes: Sequence[EncodeJob] = (),
+        links: Sequence[Link] = (),
     ) -> BatchPlan:
         """The next plan."""
         self._step += 1
@@ -47,6 +51,7 @@ class Flight:
             step=self._step,
             rows=tuple(rows),
             encodes=tuple(encodes),
+            links=tuple(links),
             saves=saves,
             loads=loads,
             admitted=tuple(progress.state.request for progress in admitted),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from tapetum.cache.visual import VisualCache
+from tapetum.core.checks import MAX_TOKENS
 from tapetum.core.media import Span
 from tapetum.core.request import RequestState, RequestStats
 from tapetum.sched.queue import Rank
@@ -108,6 +109,7 @@ class Progress:
             visual.unpin(visual.key_of(span.item), self.request_id)
         self.num_passed = self.num_pinned = 0
         self.state.num_computed_tokens = 0
+        self.state.num_exact_tokens = MAX_TOKENS
 
     def _note_source(self, span: Span, source: str) -> None:
         known = self.state.media_sources.get(span.key, source)
@@ -130,4 +132,5 @@ def stats_of(state: RequestState, now: float) -> RequestStats:
         num_predicted_right=state.num_predicted_right,
         num_predicted_wrong=state.num_predicted_wrong,
         media_sources=tuple(state.media_sources.get(span.key, "miss") for span in request.prompt.spans),
+        are_linked=tuple(span.start in state.linked_spans for span in request.prompt.spans),
     )

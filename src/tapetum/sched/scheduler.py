@@ -21,6 +21,7 @@ from tapetum.core.stats import Backlog, Budgets, SchedulerStats
 from tapetum.sched.flight import Flight
 from tapetum.sched.foresight import Foresight, next_rows, room_ahead, who_goes_on
 from tapetum.sched.limits import AdmissionLimits
+from tapetum.sched.links import Links
 from tapetum.sched.progress import Progress
 from tapetum.sched.promise import Prospect
 from tapetum.sched.prospects import Prospects
@@ -50,7 +51,8 @@ class Scheduler:
         self._encodes = Encodes(visual, self._roster)
         self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
         self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
-        self._writer = Writer(config, self._roster, self._encodes, ledger, visual, cost)
+        self._links = Links(config, ledger, visual, self._roster)
+        self._writer = Writer(config, self._roster, self._encodes, self._links, ledger, visual, cost)
         self._flight = Flight(self._roster, visual, swap)
         self._budgets = Budgets()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
@@ -136,7 +138,7 @@ class Scheduler:
         self._news += self._roster.end_expired(now)
         self._news += self._prospects.end_hopeless(now)
         draft = self._writer.write(now)
-        plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs)
+        plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs, draft.links)
         if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
             self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s)
         self._budgets = self._writer.budgets(draft)
@@ -179,6 +181,7 @@ class Scheduler:
         self._roster.charge(plan, owners, result)
         news += self._encodes.settle(plan, result, now)
         news += self._tokens.settle(plan, result, owners, now)
+        self._links.settle(result)
         self._recover(result.lost_moves)
         self._writer.pace.ended(plan.step, now)
         return news
@@ -215,6 +218,9 @@ class Scheduler:
             num_host_blocks=self._swap.num_host_blocks,
             num_saved_blocks=self._swap.num_saved_blocks,
             num_loaded_blocks=self._swap.num_loaded_blocks,
+            num_linked=self._links.num_linked,
+            num_rejected_links=self._links.num_rejected,
+            num_linked_tokens=self._links.num_linked_tokens,
             num_guessed_tokens=self._tokens.num_guessed,
             num_accepted_tokens=self._tokens.num_guessed_right,
             finished=dict(roster.finished),

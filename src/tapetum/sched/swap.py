@@ -52,16 +52,17 @@ class Swap:
         """Of a request that is about to give its blocks back; nothing if that does not pay, or there is no room."""
         if not self._host.num_slots:
             return
-        blocks = state.block_ids[: -(-state.num_computed_tokens // self._ledger.block_size)]
+        num_tokens = min(state.num_computed_tokens, state.num_exact_tokens)
+        blocks = state.block_ids[: -(-num_tokens // self._ledger.block_size)]
         first = self._num_shared(blocks)
         own = blocks[first:]
-        if not own or not self._pays(state, first, len(own)):
+        if not own or not self._pays(state, first, num_tokens):
             return
         slots = self._host.try_take(len(own))
         if slots is None:
             return
         name = state.request.request_id
-        self._saved[name] = _Saved(first, state.num_computed_tokens, slots)
+        self._saved[name] = _Saved(first, num_tokens, slots)
         self._saves.append(Move(request_id=name, block_ids=own, slots=slots))
         self.num_saved_blocks += len(own)
 
@@ -107,14 +108,15 @@ class Swap:
                 return index
         return len(blocks)
 
-    def _pays(self, state: RequestState, first: int, num_blocks: int) -> bool:
+    def _pays(self, state: RequestState, first: int, num_tokens: int) -> bool:
         """Whether there and back takes less than to compute the tokens again, with pictures that are not cached."""
-        start = first * self._ledger.block_size
-        length = state.num_computed_tokens - start
+        size = self._ledger.block_size
+        start, num_blocks = first * size, -(-num_tokens // size) - first
+        length = num_tokens - start
         cost = self._cost
         again_s = cost.step_seconds(0, 0, length, chunk_context(start, length)) - cost.step_seconds(0, 0)
         for span in state.request.prompt.spans:
-            is_needed = start < span.end and span.start < state.num_computed_tokens
+            is_needed = start < span.end and span.start < num_tokens
             if is_needed and self._visual.needs_encode(span.item):
                 geometry = span.item.geometry
                 again_s += cost.encode_seconds(geometry.num_patches, geometry.squares)

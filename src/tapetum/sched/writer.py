@@ -19,6 +19,7 @@ from tapetum.core.stats import Budgets
 from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
 from tapetum.sched.hold import Batch, Hold
+from tapetum.sched.links import Links
 from tapetum.sched.pace import Pace
 from tapetum.sched.progress import Progress
 from tapetum.sched.roster import Roster
@@ -34,6 +35,7 @@ class Writer:
         config: ScheduleConfig,
         roster: Roster,
         encodes: Encodes,
+        links: Links,
         ledger: Ledger,
         visual: VisualCache,
         cost: CostModel,
@@ -43,6 +45,7 @@ class Writer:
         self._config = config
         self._roster = roster
         self._encodes = encodes
+        self._links = links
         self._ledger = ledger
         self._visual = visual
         self._cost = cost
@@ -54,7 +57,7 @@ class Writer:
         self._encodes.drop_for_nobody()
         self._roster.turns.begin(self._roster.running.prefills, now)
         budget = step_budget(self._config, self._cost.step_seconds(0, 0))
-        draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way)
+        draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way, self._links)
         self._add_decodes(draft)
         has_waiting = bool(self._roster.waiting)
         draft.speculate(step_seconds_limit(self._config), may_grow=not has_waiting)
