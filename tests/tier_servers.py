@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -37,10 +38,15 @@ class RedisServer:
         while time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.sendall(b"PING\r\n")
-                if connection.recv(16).startswith(b"+PONG"):
+                if connection.recv(16).startswith((b"+PONG", b"-NOAUTH")):
                     return
             time.sleep(0.01)
+        self.kill()
         raise TimeoutError("redis-server does not answer")
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -68,6 +74,7 @@ def s3_bucket(name: str = "pictures") -> Iterator[str]:
     before = {key: os.environ.get(key) for key in said}
     os.environ.update(said)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request
     server.start()
     try:
         host, port = server.get_host_and_port()
