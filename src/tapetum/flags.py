@@ -162,6 +162,12 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
         _Size("GiB", GIB, least=0),
         "Host memory for keys and values of requests that give way to others; 0 = they are computed again.",
     ),
+    (
+        "--visual-kv-share",
+        "visual_kv_share",
+        click.FLOAT,
+        "Share of the KV cache that pictures may fill before what is kept of them goes first.",
+    ),
     ("--feature-cache-gib", "feature_cache_bytes", _GIB, "Memory for encoded pictures."),
     (
         "--block-size",

@@ -107,5 +107,5 @@ def test_parts_of_a_device_stand_one_behind_the_other() -> None:
     bars = [line for line in done.stdout.splitlines() if "█" in line]
     edges = [(bar.find("█"), bar.rfind("█")) for bar in bars]
     assert all(before[1] + 1 == after[0] for before, after in pairwise(edges))
-    assert "a picture of 640x480" in done.stdout
+    assert "a picture of 640x480" in done.stdout and "visual tokens before theirs go first" in done.stdout
     assert "keys, values" in tapetum("plan").stdout

@@ -90,6 +90,8 @@ def test_plan_says_what_a_model_takes(name: str) -> None:
     in_two_bytes = 2 * sum(paper.parameters.values())  # what meets raw pixels takes four
     assert in_two_bytes <= report["weight_bytes"] < 1.02 * in_two_bytes
     assert report["kv_bytes_per_token"] == KV_BYTES.get(name, report["kv_bytes_per_token"])
+    visual_share = 0.9 if paper.takes_pictures else 0.0
+    assert report["visual_kv_bytes"] == int(visual_share * report["kv_bytes"])
     *pictures, whole = report["requests"]
     assert len(pictures) == len(images) // 2
     assert whole["tokens"] == paper.blueprint.decoder.max_position_embeddings

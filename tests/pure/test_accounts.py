@@ -55,8 +55,16 @@ class Blocks:
         assert pool.num_held == len(held)
         assert all(pool.references(block) == count for block, count in held.items())
         assert pool.num_free + pool.num_cached + pool.num_held == NUM_BLOCKS
-        assert sum(pool.num_by_tag.values()) == NUM_BLOCKS - pool.num_free
+        assert (
+            sum(pool.num_by_tag.values()) == sum(pool.num_by_account.values()) == NUM_BLOCKS - pool.num_free
+        )
+        own = {state.request.tenant for state in self.live}
+        assert all(pool.num_by_account[tenant] >= len(self._held_by(tenant)) for tenant in own)
+        assert all(pool.account_of(block) == tenant for tenant in own for block in self._held_by(tenant))
         assert self.ledger.tree is None or pool.num_cached <= self.ledger.tree.num_blocks
+
+    def _held_by(self, tenant: str) -> set[int]:
+        return {block for state in self.live if state.request.tenant == tenant for block in state.block_ids}
 
     def _admit(self) -> None:
         self._count += 1
@@ -64,7 +72,8 @@ class Blocks:
         prompt = [family] * self._random.randint(1, 30) + [self._random.randrange(50)]
         if self._random.random() < 0.3:
             prompt.insert(len(prompt) // 2, self._random.choice(ITEMS))
-        state = RequestState(make_request(str(self._count), prompt))
+        tenant = self._random.choice(("acme", "other"))
+        state = RequestState(make_request(str(self._count), prompt, tenant=tenant))
         found = self.ledger.admit(state, spare=len(self.live))
         if found is None:
             assert not state.block_ids

@@ -33,26 +33,28 @@ def test_kv_bytes(layers: int, heads: int, per_token: int, mib_576: float, gib_m
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """The model: references and publication of each taken block, and who was let go when."""
+    """The model: references, publication, tag and account of each taken block."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(NUM_BLOCKS)
         self.references: dict[int, int] = {}
         self.published: set[int] = set()
-        self.let_go: list[int] = []  # published blocks without references, oldest first
+        self.let_go: list[int] = []  # published blocks without references
         self.tags: dict[int, str] = {}
+        self.accounts: dict[int, str] = {}
 
     def _held(self) -> list[int]:
         return sorted(block for block, count in self.references.items() if count)
 
     @precondition(lambda self: len(self.references) < NUM_BLOCKS)
-    @rule(tag=st.sampled_from(["text", "visual", "mixed"]))
-    def allocate(self, tag: str) -> None:
-        block = self.pool.allocate(tag)
+    @rule(tag=st.sampled_from(["text", "visual", "mixed", "cross"]), account=st.sampled_from(["", "a", "b"]))
+    def allocate(self, tag: str, account: str) -> None:
+        block = self.pool.allocate(tag, account)
         assert block not in self.references
         self.references[block] = 1
         self.tags[block] = tag
+        self.accounts[block] = account
 
     @precondition(lambda self: self.references)
     @rule(data=st.data())
@@ -81,16 +83,18 @@ class PoolMachine(RuleBasedStateMachine):
         if block in self.published:
             self.let_go.append(block)
         else:
-            del self.references[block], self.tags[block]
+            self._forget(block)
 
     @precondition(lambda self: self.let_go)
-    @rule()
-    def evict_oldest(self) -> None:
-        block = self.pool.oldest_cached()
-        assert block == self.let_go.pop(0)
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        block = self.let_go.pop(data.draw(st.integers(0, len(self.let_go) - 1)))
         self.pool.reclaim(block)
         self.published.discard(block)
-        del self.references[block], self.tags[block]
+        self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        del self.references[block], self.tags[block], self.accounts[block]
 
     @invariant()
     def every_block_is_in_one_place(self) -> None:
@@ -101,6 +105,12 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.num_free + pool.num_cached + pool.num_held == pool.num_blocks == NUM_BLOCKS
         assert pool.num_available == pool.num_free + pool.num_cached
         assert {tag: count for tag, count in pool.num_by_tag.items() if count} == Counter(self.tags.values())
+        assert pool.num_visual == sum(tag != "text" for tag in self.tags.values())
+        assert sum(pool.num_by_tag.values()) + pool.num_free == NUM_BLOCKS
+        counts = Counter(self.accounts.values())
+        assert pool.num_by_account == counts and pool.num_accounts == len(counts)
+        large = [(account, count) for account, count in counts.items() if 2 * count > NUM_BLOCKS]
+        assert pool.majority == (large[0] if large else None)
         for block in range(NUM_BLOCKS):
             assert pool.references(block) == self.references.get(block, 0)
             assert pool.is_cached(block) == (block in self.let_go)
@@ -113,6 +123,6 @@ def test_misuse_is_caught() -> None:
     pool = BlockPool(2)
     block = pool.allocate("text")
     pool.release(block)
-    for misuse in (pool.release, pool.acquire, pool.publish):
+    for misuse in (pool.release, pool.acquire, pool.publish, pool.reclaim):
         with pytest.raises(AssertionError, match=f"block {block}"):
             misuse(block)

@@ -94,6 +94,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--swap-space": ("0", "cache", "swap_bytes", 0),
     "--feature-tier": ("host:?max=1GiB", "tiers", "feature_tiers", ("host:?max=1GiB",)),
     "--kv-tier": ("disk:/var/cache/kv", "tiers", "kv_tiers", ("disk:/var/cache/kv",)),
+    "--visual-kv-share": ("0.5", "cache", "visual_kv_share", 0.5),
     "--feature-cache-gib": ("2", "cache", "feature_cache_bytes", 2**31),
     "--block-size": ("32", "cache", "block_size", 32),
     "--gpu-memory-utilization": ("0.5", "device", "gpu_memory_utilization", 0.5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tapetum.core.errors import ConfigError
@@ -46,13 +48,14 @@ def test_what_is_left_of_a_device_is_shared_out_in_whole_blocks() -> None:
         memory_bytes=24 * GIB, share=0.75, weight_bytes=10 * GIB, working_bytes=GIB, feature_bytes=GIB
     )
     assert budget.spared_bytes == 6 * GIB
-    assert budget.kv_bytes == 6 * GIB
+    assert budget.kv_bytes == budget.visual_kv_bytes == 6 * GIB
+    assert replace(budget, visual_kv_share=0.25).visual_kv_bytes == 1.5 * GIB
     token = MIB
     assert budget.num_requests(1000, token, 16) == 6 * 1024 // 1008  # 63 blocks of 16 tokens
     assert budget.num_requests(6 * 1024, token, 16) == 1
     assert budget.num_requests(6 * 1024 + 1, token, 16) == 0
     too_small = Budget(memory_bytes=GIB, share=1.0, weight_bytes=GIB, working_bytes=1, feature_bytes=0)
-    assert too_small.kv_bytes == -1
+    assert too_small.kv_bytes == -1 and too_small.visual_kv_bytes == 0
     assert too_small.num_requests(1, 1, 1) == 0
 
 

@@ -2,7 +2,7 @@
 
 Owns the block lists of requests (`RequestState.block_ids`) from `admit` to `release`. All or nothing: a request is
 admitted with blocks for all tokens it has so far, those of a cached prefix shared, or not at all. `has_room` and
-`num_slots_ahead` ask; `admit`, `extend`, `make_room` evict when they must.
+`num_slots_ahead` ask; `admit` and `extend` evict when they must.
 
 A match covers whole blocks strictly below `num_tokens`: the last token is always computed (its logits are wanted) and
 what is computed is only ever written into blocks of one's own. When a block becomes full and the tree knows an
@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from tapetum.cache.blocks import BlockPool, Tag
+from tapetum.cache.blocks import BlockPool
 from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
 from tapetum.cache.prefix import PrefixNode, PrefixTree
 from tapetum.cache.sightings import Sighting
-from tapetum.core.request import Request, RequestState
+from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.request import Prompt, Request, RequestState
+from tapetum.core.tenant import account_of
 
 
 @dataclass(slots=True, eq=False)
@@ -26,14 +28,19 @@ class _Account:
     """What the ledger knows of one request beyond its block list."""
 
     root: Hashable
+    name: str  # that its blocks are counted under
     parts: list[tuple[SpanPart, ...]]  # pictures in each block of the prompt
+    encode_s: dict[bytes, float] = field(default_factory=dict)  # media key -> seconds of encode by token
     keys: list[BlockKey] = field(default_factory=list)  # of full blocks, as far as they were needed
     node: PrefixNode | None = None  # of the last published block
     num_published: int = 0
 
 
 class Ledger:
-    """`tree` None = no reuse of prefixes. `fingerprints` = all that KV depends on besides tokens and tenant."""
+    """`tree` None = no reuse of prefixes. `fingerprints` = all that KV depends on besides tokens and tenant.
+
+    `cost` says what published blocks are worth keeping for.
+    """
 
     def __init__(
         self,
@@ -41,11 +48,13 @@ class Ledger:
         tree: PrefixTree | None,
         block_size: int,
         fingerprints: tuple[Hashable, ...] = (),
+        cost: CostModel | None = None,
     ) -> None:
         self.block_size = block_size
         self.pool = pool
         self.tree = tree
         self._fingerprints = fingerprints
+        self._cost = cost or CostModel()
         self._accounts: dict[str, _Account] = {}
 
     @property
@@ -55,15 +64,6 @@ class Ledger:
 
     def has_room(self, num_blocks: int) -> bool:
         return num_blocks <= self.pool.num_available
-
-    def make_room(self, num_blocks: int) -> bool:
-        """Evict until so many blocks are free; False and nothing done if that cannot be."""
-        if not self.has_room(num_blocks):
-            return False
-        while self.pool.num_free < num_blocks:
-            assert self.tree is not None, "blocks are cached without a tree"
-            self.tree.evict()
-        return True
 
     def admit(self, state: RequestState, spare: int = 0) -> int | None:
         """Reserve blocks for all tokens of a request -> tokens found in the tree, or None if there is no room.
@@ -78,8 +78,8 @@ class Ledger:
         if not self.has_room(num_fresh + num_revived + spare):
             return None
         for node in matched:
-            self.pool.acquire(node.block)
-        self.make_room(num_fresh)
+            assert self.tree is not None, "found without a tree"
+            self.tree.acquire(node, is_reuse=not state.num_preemptions)
         state.block_ids = tuple(node.block for node in matched)
         self._append(state, account, num_fresh)
         account.node = matched[-1] if matched else None
@@ -95,7 +95,7 @@ class Ledger:
         num_missing = self._num_blocks(state.num_tokens + num_ahead) - len(state.block_ids)
         if num_missing <= 0:
             return True
-        if not self.make_room(num_missing):
+        if not self.has_room(num_missing):
             return False
         self._append(state, self._accounts[state.request.request_id], num_missing)
         return True
@@ -110,7 +110,7 @@ class Ledger:
         num_kept = self._num_blocks(state.num_computed_tokens)
         if num_kept < len(state.block_ids):
             for block in reversed(state.block_ids[num_kept:]):
-                self.pool.release(block)
+                self._release(block)
             state.block_ids = state.block_ids[:num_kept]
 
     def publish(self, state: RequestState) -> None:
@@ -124,10 +124,11 @@ class Ledger:
         first, known = account.num_published, []
         for index in range(first, num_full):
             own = state.block_ids[index]
-            node = self.tree.publish(account.root, account.node, account.keys[index], own)
+            cost_s = self._cost_s(state.request.prompt, account, index)
+            node = self.tree.publish(account.root, account.node, account.keys[index], own, cost_s)
             if node.block != own:
-                self.pool.acquire(node.block)
-                self.pool.release(own)
+                self.tree.acquire(node)
+                self._release(own)
             known.append(node.block)
             account.node = node
         if (*known,) != state.block_ids[first:num_full]:
@@ -141,25 +142,25 @@ class Ledger:
 
     def hold(self, sighting: Sighting) -> None:
         """Keep its blocks until `let_go`."""
+        assert self.tree is not None, "seen without a tree"
+        used = set(sighting.block_ids)
         for node in sighting.path:
-            self.pool.acquire(node.block)
+            self.tree.acquire(node, is_reuse=node.block in used)
 
     def let_go(self, sighting: Sighting) -> None:
         for node in reversed(sighting.path):
-            self.pool.release(node.block)
+            self._release(node.block)
 
     def release(self, state: RequestState) -> None:
         """Give back what the request holds, deepest blocks first; published ones stay findable."""
         self._accounts.pop(state.request.request_id, None)
         for block in reversed(state.block_ids):
-            self.pool.release(block)
+            self._release(block)
         state.block_ids = ()
 
     def _append(self, state: RequestState, account: _Account, num_blocks: int) -> None:
         first = len(state.block_ids)
-        state.block_ids += tuple(
-            self.pool.allocate(self._tag(account, index)) for index in range(first, first + num_blocks)
-        )
+        state.block_ids += tuple(self._allocate(account, index) for index in range(first, first + num_blocks))
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -173,7 +174,8 @@ class Ledger:
     def _new_account(self, request: Request) -> _Account:
         prompt = request.prompt
         parts = span_parts(prompt.spans, len(prompt.token_ids), self.block_size)
-        return _Account((request.tenant, *self._fingerprints), parts)
+        root = (request.tenant, *self._fingerprints)
+        return _Account(root=root, name=account_of(request.tenant), parts=parts)
 
     def _match(self, state: RequestState, account: _Account) -> list[PrefixNode]:
         if self.tree is None:
@@ -195,5 +197,30 @@ class Ledger:
     def _parts(self, account: _Account, index: int) -> tuple[SpanPart, ...]:
         return account.parts[index] if index < len(account.parts) else ()
 
-    def _tag(self, account: _Account, index: int) -> Tag:
-        return tag_of(self._parts(account, index), self.block_size)
+    def _allocate(self, account: _Account, index: int) -> int:
+        """A block for the tokens of that place; evicts if none is free.
+
+        One at a time, so that quotas see what is taken already.
+        """
+        if not self.pool.num_free:
+            assert self.tree is not None, "blocks are cached without a tree"
+            self.tree.evict()
+        return self.pool.allocate(tag_of(self._parts(account, index), self.block_size), account.name)
+
+    def _release(self, block: int) -> None:
+        if self.tree is None:
+            self.pool.release(block)
+        else:
+            self.tree.release(block)
+
+    def _cost_s(self, prompt: Prompt, account: _Account, index: int) -> float:
+        """Predicted seconds to compute a block again: its tokens behind those before it, its share of encodes."""
+        parts = self._parts(account, index)
+        if parts and not account.encode_s:
+            for span in prompt.spans:
+                geometry = span.item.geometry
+                whole_s = self._cost.encode_seconds(geometry.num_patches, geometry.squares)
+                account.encode_s[span.key] = whole_s / (span.end - span.start)
+        pairs = chunk_context(index * self.block_size, self.block_size)
+        prefill_s = self._cost.step_seconds(0, 0, self.block_size, pairs) - self._cost.step_seconds(0, 0)
+        return prefill_s + sum(account.encode_s[part.media_key] * (part.last - part.first) for part in parts)

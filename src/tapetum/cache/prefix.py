@@ -1,10 +1,11 @@
 """PrefixTree: which runs of KV blocks are reusable, by exact tokens and pictures.
 
 A tree with one node per full block; a path from a root spells a prefix. A root stands for everything else that KV
-depends on (tenant, weights, format). Owns the structure; the pool owns references and the order of eviction.
+depends on (tenant, weights, format). Owns the structure, and tells the order of eviction which blocks are cached
+leaves; the pool owns references.
 
 Whoever holds a node's block also holds the blocks of all nodes above it, and lets go of deeper ones first. So nothing
-below an unreferenced block is referenced, every cached block can be evicted, and the one let go first is a leaf.
+below an unreferenced block is referenced, and every cached block can be evicted, leaves first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from tapetum.cache.blocks import BlockPool
+from tapetum.cache.eviction import EvictionOrder, Quotas, Worth
 from tapetum.cache.keys import BlockKey, SpanPart
 from tapetum.cache.sightings import Sightings
 
@@ -26,6 +28,7 @@ class PrefixNode:
     root: Hashable
     parent: PrefixNode | None
     siblings: dict[BlockKey, PrefixNode]
+    worth: Worth
     children: dict[BlockKey, PrefixNode] = field(default_factory=dict)
 
     def parts_of(self, media_key: bytes) -> list[SpanPart]:
@@ -34,7 +37,8 @@ class PrefixNode:
 
 
 class PrefixTree:
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, quotas: Quotas | None = None) -> None:
+        self.order = EvictionOrder(pool, quotas or Quotas())
         self.sightings = Sightings()
         self._pool = pool
         self._roots: dict[Hashable, dict[BlockKey, PrefixNode]] = {}
@@ -65,14 +69,39 @@ class PrefixTree:
             level = node.children
         return found
 
-    def publish(self, root: Hashable, parent: PrefixNode | None, key: BlockKey, block: int) -> PrefixNode:
-        """The node for `key` below `parent` (None = the root): the one that is there, or a new one for `block`."""
+    def publish(
+        self, root: Hashable, parent: PrefixNode | None, key: BlockKey, block: int, cost_s: float = 0.0
+    ) -> PrefixNode:
+        """The node for `key` below `parent` (None = the root): the one that is there, or a new one for `block`.
+
+        `cost_s` = seconds to compute it again.
+        """
         level = parent.children if parent else self._roots.setdefault(root, {})
         if key not in level:
-            level[key] = self._nodes[block] = PrefixNode(block, key, root, parent, level)
+            has_picture = bool(key.parts) or (parent is not None and parent.worth.has_picture)
+            worth = Worth(block, self._pool.account_of(block), has_picture, cost_s)
+            level[key] = self._nodes[block] = PrefixNode(block, key, root, parent, level, worth)
             self._pool.publish(block)
             self.sightings.add(level[key])
+            if parent is not None:
+                self.order.discard(parent.worth)
         return level[key]
+
+    def acquire(self, node: PrefixNode, *, is_reuse: bool = True) -> None:
+        """One more reference to a block that somebody has found here, or computed besides."""
+        self._pool.acquire(node.block)
+        self.order.discard(node.worth)
+        if is_reuse:
+            self.order.use(node.worth)
+
+    def release(self, block: int) -> None:
+        """One reference less, to a block that is published or not."""
+        self._pool.release(block)
+        node = self._nodes.get(block)
+        if node is not None and self._pool.is_cached(block):
+            self.order.place(node.worth)
+            if not node.children:
+                self.order.add(node.worth)
 
     def clear(self) -> None:
         """Forget every block that nobody holds."""
@@ -80,13 +109,17 @@ class PrefixTree:
             self.evict()
 
     def evict(self) -> None:
-        """Forget the block that was let go first. There must be a cached one."""
-        block = self._pool.oldest_cached()
-        node = self._nodes.pop(block)
-        assert not node.children, f"block {block} is not a leaf"
+        """Forget the block that goes first. There must be a cached one."""
+        worth = self.order.first()
+        self.order.evict(worth)
+        node = self._nodes.pop(worth.block)
+        assert not node.children, f"block {node.block} is not a leaf"
         del node.siblings[node.key]
-        if not node.siblings and self._roots.get(node.root) is node.siblings:
+        if node.parent is not None:
+            if not node.siblings and self._pool.is_cached(node.parent.block):
+                self.order.add(node.parent.worth)
+        elif not node.siblings:
             del self._roots[node.root]
-        self._pool.reclaim(block)
+        self._pool.reclaim(node.block)
         self.sightings.remove(node)
         self.num_evictions += 1

@@ -28,7 +28,13 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _TEXT = 512  # tokens of a question and its answer
 _LEAST_CONTEXT = 2048  # tokens; nobody means a shorter one
 # what of an engine's configuration decides who gets memory
-_BUDGETS = ("max_num_seqs", "max_num_batched_tokens", "encoder_budget_tokens", "gpu_memory_utilization")
+_BUDGETS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "encoder_budget_tokens",
+    "gpu_memory_utilization",
+    "visual_kv_share",
+)
 
 
 @click.command(cls=FlagsCommand)
@@ -50,6 +56,7 @@ _BUDGETS = ("max_num_seqs", "max_num_batched_tokens", "encoder_budget_tokens", "
 @option("--max-num-batched-tokens", "max_num_batched_tokens", type=COUNT, help="As of `tapetum serve`.")
 @option("--encoder-budget-tokens", "encoder_budget_tokens", type=COUNT, help="As of `tapetum serve`.")
 @option("--feature-cache-gib", "feature_cache_gib", type=click.FLOAT, help="As of `tapetum serve`.")
+@option("--visual-kv-share", "visual_kv_share", type=click.FLOAT, help="As of `tapetum serve`.")
 @option("--gpu-memory-utilization", "gpu_memory_utilization", type=click.FLOAT, help="As of `tapetum serve`.")
 @option(
     "--dtype", "dtype", type=click.Choice(_DTYPES), default="bfloat16", show_default=True, help="Of weights."
@@ -205,4 +212,5 @@ def _budget(
         weight_bytes=paper.footprint(spec.dtype.itemsize).weight_bytes,
         working_bytes=largest_step_bytes(spec, config, sizes, max_model_len, is_native=False),
         feature_bytes=config.cache.feature_cache_bytes if paper.takes_pictures else 0,
+        visual_kv_share=config.cache.visual_kv_share if paper.takes_pictures else 0.0,
     )

@@ -95,6 +95,9 @@ def _show_memory(footprint: Footprint, budget: Budget | None) -> None:
     ):
         page.share(label, size, start, budget.memory_bytes, note)
         start += size
+    if budget.visual_kv_bytes:
+        visual = f"{budget.visual_kv_bytes // footprint.token_bytes:,} visual tokens"
+        page.row("of pictures", f"{visual} before theirs go first", "--visual-kv-share")
 
 
 def as_json(found: Found) -> dict[str, object]:
@@ -103,7 +106,7 @@ def as_json(found: Found) -> dict[str, object]:
         "max_model_len": found.max_model_len,
         "memory_bytes": budget.memory_bytes, "working_bytes": budget.working_bytes,
         "feature_cache_bytes": budget.feature_bytes, "spared_bytes": budget.spared_bytes,
-        "kv_bytes": max(0, budget.kv_bytes),
+        "kv_bytes": max(0, budget.kv_bytes), "visual_kv_bytes": budget.visual_kv_bytes,
     }  # fmt: skip
     return {
         "model": found.model,

@@ -23,6 +23,7 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "kv_cache_bytes": ("--kv-cache-memory", 1, 2**50, "bytes"),
     "feature_cache_bytes": ("--feature-cache-gib", 1, 2**50, "bytes"),
     "swap_bytes": ("--swap-space", 0, 2**50, "bytes"),
+    "visual_kv_share": ("--visual-kv-share", 0.0, 1.0, ""),
     "max_num_seqs": ("--max-num-seqs", 1, 2**20, ""),
     "max_num_batched_tokens": ("--max-num-batched-tokens", 1, MAX_TOKENS, "tokens"),
     "encoder_budget_tokens": ("--encoder-budget-tokens", 1, MAX_TOKENS, "tokens"),

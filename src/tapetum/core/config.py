@@ -50,6 +50,8 @@ class CacheConfig:
         None  # host memory for KV of preempted requests; None = 4 GiB beside a GPU, else none
     )
     has_prefix_caching: bool = True
+    # of the KV blocks: where pictures take more, what is kept of them goes before texts
+    visual_kv_share: float = 0.9
 
     def __post_init__(self) -> None:
         check_record(self)

@@ -68,6 +68,7 @@ class Budget:
     weight_bytes: int
     working_bytes: int  # the largest step
     feature_bytes: int  # kept features of pictures
+    visual_kv_share: float = 1.0  # of keys and values, that pictures may fill before theirs go first
 
     @property
     def spared_bytes(self) -> int:
@@ -78,6 +79,11 @@ class Budget:
         """Below zero where the model does not fit."""
         used = self.weight_bytes + self.working_bytes + self.feature_bytes
         return self.memory_bytes - self.spared_bytes - used
+
+    @property
+    def visual_kv_bytes(self) -> int:
+        """The visual budget of keys and values."""
+        return int(max(0, self.kv_bytes) * self.visual_kv_share)
 
     def num_requests(self, request_tokens: int, token_bytes: int, block_size: int) -> int:
         """Requests of this length at once, in whole blocks."""

@@ -26,7 +26,12 @@ class SchedulerStats:
     num_free_blocks: int
     num_cached_blocks: int  # reusable by prefix, held by nobody, evictable
     num_held_blocks: int  # in use by running requests
-    blocks_by_tag: Mapping[str, int]  # cached and held blocks: text, visual, mixed
+    blocks_by_tag: Mapping[str, int]  # cached and held blocks: text, visual, mixed, cross
+    num_tenants: int  # accounts with blocks
+    largest_tenant_blocks: int  # of the one with most
+    num_reused_blocks: int  # cached or held, and used by more than one request
+    num_visual_budget_blocks: int  # beyond so many with pictures, those that are cached go first
+    evictions_by_reason: Mapping[str, int]  # of prefix_evictions: worth, or the quota that was exceeded
     feature_bytes: int
     prefix_queries: int  # tokens looked up at first admissions
     prefix_hits: int  # of those, found

@@ -130,6 +130,8 @@ class Meters:
         kv_bytes = sum(stats.blocks_by_tag.values()) * self._block_bytes
         kept = {"kv": kv_bytes, "features": stats.feature_bytes}
         evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
+        links = {"linked": stats.num_linked, "rejected": stats.num_rejected_links}
+        degradations = self._degradations | Counter({"position_independent": stats.num_linked})
         moved = {
             "out": stats.num_saved_blocks * self._block_bytes,
             "in": stats.num_loaded_blocks * self._block_bytes,
@@ -142,6 +144,7 @@ class Meters:
             _labelled("backlog_seconds", "Predicted for what waits.", "gauge", "stage", waiting_s),
             *_budgets(stats.budgets),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
+            *_accounts(stats),
             _of_tier("device", "tier_bytes", kept),
             _of_tier("device", "tier_evictions", evicted),
             _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),
@@ -158,7 +161,9 @@ class Meters:
             _counter("prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits),
             _counter("mm_cache_queries", "Pictures and clips of prompts.", sum(sources.values())),
             _labelled("mm_cache_hits", "Of those, not encoded again.", "counter", "level", hits),
-            _labelled("degradations", _DEGRADATIONS, "counter", "reason", dict(self._degradations)),
+            _labelled("degradations", _DEGRADATIONS, "counter", "reason", degradations),
+            _labelled("picture_links", "Pictures found elsewhere.", "counter", "outcome", links),
+            _counter("picture_linked_tokens", "Tokens not computed by that.", stats.num_linked_tokens),
             _labelled("request_success", "Ended requests.", "counter", "finished_reason", stats.finished),
             *(
                 Metric(name=name, kind="histogram", text=text, values={"": self._histograms[name].read()})
@@ -233,6 +238,18 @@ def _budgets(budgets: Budgets) -> tuple[Metric, ...]:
         _gauge("prefill_chunk_tokens", "Longest chunk that the last step could take.", budgets.chunk_tokens),
         _gauge("encode_owed_seconds", "Owed to encodes by prefills; below 0 the reverse.", budgets.owed_s),
         _gauge("kv_watermark_blocks", "KV blocks that an admission leaves free.", budgets.watermark_blocks),
+    )
+
+
+def _accounts(stats: SchedulerStats) -> tuple[Metric, ...]:
+    """Who has the KV blocks. Tenants are not named: they may be many, and a name may be its client's secret."""
+    budget, evicted = stats.num_visual_budget_blocks, stats.evictions_by_reason
+    return (
+        _gauge("kv_tenants", "Tenants with KV blocks.", stats.num_tenants),
+        _gauge("kv_largest_tenant_blocks", "KV blocks of the one with most.", stats.largest_tenant_blocks),
+        _gauge("kv_reused_blocks", "KV blocks that several requests have used.", stats.num_reused_blocks),
+        _gauge("kv_visual_budget_blocks", "KV blocks of pictures, before theirs go first.", budget),
+        _labelled("kv_evictions", "KV blocks dropped, by why.", "counter", "reason", evicted),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tapetum.cache.blocks import BlockPool
+from tapetum.cache.eviction import Quotas
 from tapetum.cache.host import HostSlots
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.prefix import PrefixTree
@@ -17,9 +18,10 @@ from tapetum.sched.swap import Swap
 def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) -> Scheduler:
     """A scheduler over empty caches of the sizes that the loaded model allows."""
     pool = BlockPool(facts.num_blocks)
-    tree = PrefixTree(pool) if config.cache.has_prefix_caching else None
+    quotas = Quotas(visual=config.cache.visual_kv_share)
+    tree = PrefixTree(pool, quotas) if config.cache.has_prefix_caching else None
     fingerprints = (facts.weights_fingerprint, facts.encoder_fingerprint, facts.dtype)
-    ledger = Ledger(pool, tree, facts.block_size, fingerprints)
+    ledger = Ledger(pool, tree, facts.block_size, fingerprints, cost)
     visual = VisualCache(
         config.cache.feature_cache_bytes,
         facts.feature_bytes_per_token,

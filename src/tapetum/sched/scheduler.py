@@ -209,6 +209,13 @@ class Scheduler:
             num_cached_blocks=pool.num_cached,
             num_held_blocks=pool.num_held,
             blocks_by_tag={str(tag): count for tag, count in pool.num_by_tag.items()},
+            num_tenants=pool.num_accounts,
+            largest_tenant_blocks=max(pool.num_by_account.values(), default=0),
+            num_reused_blocks=tree.order.num_reused if tree else 0,
+            num_visual_budget_blocks=tree.order.num_visual_budget if tree else pool.num_blocks,
+            evictions_by_reason={str(name): count for name, count in tree.order.evictions.items()}
+            if tree
+            else {},
             feature_bytes=self.visual.num_bytes,
             prefix_queries=roster.prefix_queries,
             prefix_hits=roster.prefix_hits,
