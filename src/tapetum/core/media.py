@@ -90,10 +90,6 @@ class Part:
     key: bytes  # 32 bytes, BLAKE3 over pixels, processing and tenant
     runs: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(end - start for start, end in self.runs)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaItem:

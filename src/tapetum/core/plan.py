@@ -51,6 +51,10 @@ class KnownPart:
     media_key: bytes  # of whose features; the item's own where it has the part twice
     runs: tuple[tuple[int, int], ...]  # where they lie in those, in the order of the part's own runs
 
+    @property
+    def num_tokens(self) -> int:
+        return sum(end - start for start, end in self.runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeJob:
@@ -76,9 +80,14 @@ class EncodeJob:
 
     @property
     def num_patches(self) -> int:
-        """Of the item, without what is known."""
+        """Of the item, without those of known parts."""
         segments = self.item.geometry.segments
         return self.item.geometry.num_patches - sum(segments[part.number] for part in self.known)
+
+    @property
+    def num_tokens(self) -> int:
+        """The same of its visual tokens."""
+        return self.item.geometry.num_tokens - sum(part.num_tokens for part in self.known)
 
     @property
     def squares(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tapetum.core.footprint import StepMemory
 from tapetum.core.media import Geometry
-from tapetum.models.encoding import Encoding
+from tapetum.models.encoding import Encoding, KnownParts
 from tapetum.ops.layout import AttentionLayout
 from tapetum.ops.parts import DeepFeatures
 from tapetum.ops.table import OpTable
@@ -44,8 +44,13 @@ class VisionLanguageModel(Protocol):
     encoder_fingerprint: bytes
     ops: OpTable  # of the decoder
 
-    def begin_encode(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
-        """uint8 patches [P, values] of items -> an encode of [visual tokens, feature_size] per item."""
+    def begin_encode(
+        self, patches: Sequence[Tensor], geometries: Sequence[Geometry], known: Sequence[KnownParts] = ()
+    ) -> Encoding:
+        """uint8 patches [P, values] of items -> an encode of [visual tokens, feature_size] per item.
+
+        `known` of each item, or of none. The features of tiles that are left out are undefined.
+        """
         ...
 
     def embed(self, token_ids: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tapetum.core.media import Geometry
 from tapetum.models.base import ModelSpec
 from tapetum.models.decoder import Decoder, DecoderConfig
-from tapetum.models.encoding import Encoding
+from tapetum.models.encoding import Encoding, KnownParts
 from tapetum.models.step_memory import step_memory
 from tapetum.models.weights import Checkpoint, NameTable, Slot, Weights
 from tapetum.ops.layout import AttentionLayout
@@ -25,7 +25,9 @@ from tapetum.ops.table import OpTable
 class PictureEncoder(Protocol):
     """Vision tower and projector of one checkpoint."""
 
-    def begin(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+    def begin(
+        self, patches: Sequence[Tensor], geometries: Sequence[Geometry], known: Sequence[KnownParts] = ()
+    ) -> Encoding:
         """As VisionLanguageModel.begin_encode."""
         ...
 
@@ -58,9 +60,11 @@ class Composed:
         self.ops = decoder.ops
         self._encoder, self._decoder = encoder, decoder
 
-    def begin_encode(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+    def begin_encode(
+        self, patches: Sequence[Tensor], geometries: Sequence[Geometry], known: Sequence[KnownParts] = ()
+    ) -> Encoding:
         assert self._encoder is not None, "the processor of a text model takes no media"
-        return self._encoder.begin(patches, geometries)
+        return self._encoder.begin(patches, geometries, known)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self._decoder.embed(token_ids)

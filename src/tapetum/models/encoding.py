@@ -11,11 +11,29 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol
 
 from torch import Tensor
 
 QUANTUM = 64  # rows of the smallest slice: a few milliseconds in a large model, and whole tiles of a kernel
 MAX_ROWS = 2048  # of one call, which bounds what it allocates
+
+
+class WindowStates(Protocol):
+    """What is kept of windows by their keys, [patches, width]: what the layers make of them that see nothing else."""
+
+    def get(self, key: bytes) -> Tensor | None: ...
+
+    def put(self, key: bytes, state: Tensor) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParts:
+    """What an encode of an item may leave out."""
+
+    tiles: tuple[int, ...] | None = None  # those that are encoded, whose patches alone are given; None = all
+    windows: tuple[bytes, ...] = ()  # a key for each, in the order of the geometry's segments
+    states: WindowStates | None = None  # of windows that were encoded before; gets those that are encoded now
 
 
 @dataclass(frozen=True, slots=True)

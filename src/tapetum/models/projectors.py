@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
 
 from tapetum.core.media import Geometry
-from tapetum.models.encoding import Encoding, Stage
+from tapetum.models.encoding import Encoding, KnownParts, Stage
 from tapetum.models.tiled import TiledTower
 from tapetum.models.vit import Batch, linear_slots, make_linear
 from tapetum.models.weights import Slot, Weights
@@ -46,22 +46,37 @@ class TileEncoder:
         self._tower, self._project, self._arrange = tower, project, arrange
         self._tile_tokens, self._out_width, self._work = tile_tokens, out_width, work
 
-    def begin(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+    def begin(
+        self, patches: Sequence[Tensor], geometries: Sequence[Geometry], known: Sequence[KnownParts] = ()
+    ) -> Encoding:
         tower = self._tower
-        batch = tower.pack(patches, geometries)
-        sizes = [geometry.grid_thw[0] * self._tile_tokens for geometry in geometries]
+        counts = [geometry.grid_thw[0] for geometry in geometries]
+        tiles = [None] * len(counts) if not known else [each.tiles for each in known]
+        wanted = [range(count) if own is None else own for count, own in zip(counts, tiles, strict=True)]
+        batch = tower.pack(patches, geometries, [len(own) for own in wanted])
+        sizes = [count * self._tile_tokens for count in counts]
         tokens = torch.empty(sum(sizes), self._out_width, dtype=tower.dtype, device=tower.device)
-        last = Stage(len(tokens), self._work, partial(self._fill, tokens, batch))
-        stages = chain(tower.stages(batch, patches), [last])
+        places = self._places(counts, wanted)
+        last = Stage(len(places), self._work, partial(self._fill, tokens, places, batch))
+        stages = chain(tower.stages(batch, patches), [last]) if len(places) else ()
         return Encoding(stages, collect=lambda: self._collect(torch.split(tokens, sizes), geometries))
+
+    def _places(self, counts: Sequence[int], wanted: Sequence[Sequence[int]]) -> Tensor:
+        """Where the tokens of the wanted tiles lie among those of all."""
+        firsts = accumulate(counts, initial=0)
+        tiles = [first + tile for first, own in zip(firsts, wanted, strict=False) for tile in own]
+        each = torch.arange(self._tile_tokens, device=self._tower.device)
+        starts = torch.tensor(tiles, dtype=torch.int64, device=self._tower.device) * self._tile_tokens
+        return (starts[:, None] + each).flatten()
 
     def _collect(self, tokens: Sequence[Tensor], geometries: Sequence[Geometry]) -> list[Tensor]:
         if self._arrange is None:
             return list(tokens)
         return [self._arrange(*pair) for pair in zip(tokens, geometries, strict=True)]
 
-    def _fill(self, tokens: Tensor, batch: Batch, start: int, end: int) -> None:
-        tokens[start:end] = self._project(partial(self._tower.rows, batch), start, end)
+    def _fill(self, tokens: Tensor, places: Tensor, batch: Batch, start: int, end: int) -> None:
+        made = self._project(partial(self._tower.rows, batch), start, end)
+        tokens.index_copy_(0, places[start:end], made)
 
 
 class Mlp:

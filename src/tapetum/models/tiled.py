@@ -84,20 +84,19 @@ class TiledTower:
             self._class_row = self._started(start)  # [1, width], the same for every tile
         self._blocks = [Block(config.block, weights, f"{name}{i}.", ops) for i in range(config.depth)]
 
-    def pack(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Batch:
-        """Room for the rows of all tiles of these items, uint8 [tiles * patches, values] each."""
+    def pack(self, patches: Sequence[Tensor], geometries: Sequence[Geometry], counts: Sequence[int]) -> Batch:
+        """Room for the rows of so many tiles of each of these items, uint8 [tiles * patches, values] each."""
         config = self.config
         num_values = len(config.image_mean) * config.patch_size**2
-        for item, geometry in zip(patches, geometries, strict=True):
-            tiles, *sides = geometry.grid_thw
-            wanted = (tiles * config.num_patches, num_values)
+        for item, geometry, count in zip(patches, geometries, counts, strict=True):
+            _, *sides = geometry.grid_thw
+            wanted = (count * config.num_patches, num_values)
             if sides != [config.side] * 2 or tuple(item.shape) != wanted:
                 raise ValueError(
                     f"patches have shape {tuple(item.shape)} for a grid of {geometry.grid_thw}, tiles of "
                     f"{config.side} x {config.side} patches of {num_values} values are wanted"
                 )
-        num_tiles = sum(geometry.grid_thw[0] for geometry in geometries)
-        batch = Batch.empty(config.block, num_tiles * config.num_rows, self.dtype, self.device)
+        batch = Batch.empty(config.block, sum(counts) * config.num_rows, self.dtype, self.device)
         if config.has_class_token:
             batch.x[:: config.num_rows] = self._class_row
         return batch
@@ -106,7 +105,7 @@ class TiledTower:
         """Everything up to the last layer that runs; then `rows` may be read."""
         config = self.config
         first = 0
-        for item in patches:
+        for item in filter(len, patches):
             work = FLOAT32_WORK * item.shape[1] * config.block.width
             yield Stage(len(item), work, partial(self._embed, batch, item, first))
             first += len(item)

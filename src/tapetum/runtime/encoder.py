@@ -6,23 +6,38 @@ Owns the encodes under way. One ends with its last slice, with a failure, or whe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import EncodeJob
 from tapetum.models.base import VisionLanguageModel
-from tapetum.models.encoding import Encoding
+from tapetum.models.encoding import Encoding, KnownParts
+from tapetum.runtime.parts import Loan, loans_of, patches_of, pay_out, tiles_left
 from tapetum.runtime.store import FeatureStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Encodes that have begun together, and what each item need not encode."""
+
+    encoding: Encoding
+    loans: Sequence[dict[int, Loan]]
+
+    def finish(self) -> list[Tensor]:
+        """The features of each item, still in the memory of all of them."""
+        found = self.encoding.finish()
+        for features, loans in zip(found, self.loans, strict=True):
+            pay_out(loans, features)
+        return found
 
 
 class Encoder:
     def __init__(self, model: VisionLanguageModel, features: FeatureStore) -> None:
         self._model, self._features = model, features
-        self._under_way: dict[bytes, Encoding] = {}
+        self._under_way: dict[bytes, _Start] = {}
         self.encoded: dict[bytes, float] = {}  # of the last call: media key -> share of the work done
         self.failed: dict[bytes, TapetumError] = {}
         self.drift: dict[bytes, float] = {}  # of those to be compared: relative difference of features
@@ -49,7 +64,7 @@ class Encoder:
     def _attempt(self, jobs: Sequence[EncodeJob]) -> None:
         try:
             if jobs[0].is_whole:
-                self._encode([job.item for job in jobs])
+                self._encode(jobs)
             else:
                 self._advance(jobs[0])
         except (RuntimeError, ValueError) as error:
@@ -60,11 +75,11 @@ class Encoder:
             for job in jobs:  # one bad item must not take the others with it
                 self._attempt([job])
 
-    def _encode(self, items: Sequence[MediaItem]) -> None:
-        for item, features in zip(items, self._begin(items).finish(), strict=True):
+    def _encode(self, jobs: Sequence[EncodeJob]) -> None:
+        for job, features in zip(jobs, self._begin(jobs).finish(), strict=True):
             # A copy, so that one picture does not keep the memory of the whole batch alive.
-            self._keep(item, features.clone())
-            self.encoded[item.key] = 1.0
+            self._keep(job.item, features.clone())
+            self.encoded[job.item.key] = 1.0
 
     def _advance(self, job: EncodeJob) -> None:
         """One slice. An encode that breaks off within it cannot go on: it is kept only once the slice is done."""
@@ -73,12 +88,12 @@ class Encoder:
         if found is None and job.start > 0 and key in self._features.keys:
             self.encoded[key] = 1.0  # the step that brought the last slice broke later, and runs again
             return
-        encoding = self._begin([job.item]) if found is None or job.start <= 0 else found
-        self.encoded[key] = encoding.advance(job.end)
+        start = self._begin([job]) if found is None or job.start <= 0 else found
+        self.encoded[key] = start.encoding.advance(job.end)
         if self.encoded[key] < 1:
-            self._under_way[key] = encoding
+            self._under_way[key] = start
         else:
-            self._keep(job.item, encoding.finish()[0])
+            self._keep(job.item, start.finish()[0])
 
     def _keep(self, item: MediaItem, features: Tensor) -> None:
         self._features.put(item.key, features)
@@ -86,7 +101,12 @@ class Encoder:
             known = self._features.get(item.compared_with)
             self.drift[item.key] = float((features - known).norm() / known.norm())
 
-    def _begin(self, items: Sequence[MediaItem]) -> Encoding:
-        device = self._model.spec.device
-        patches = [torch.from_numpy(np.asarray(item.patches)).to(device, non_blocking=True) for item in items]
-        return self._model.begin_encode(patches, [item.geometry for item in items])
+    def _begin(self, jobs: Sequence[EncodeJob]) -> _Start:
+        loans = [loans_of(job, self._features) for job in jobs]
+        known = [KnownParts(tiles=tiles_left(job.item, own)) for job, own in zip(jobs, loans, strict=True)]
+        patches = [
+            patches_of(job.item, each.tiles).to(self._model.spec.device, non_blocking=True)
+            for job, each in zip(jobs, known, strict=True)
+        ]
+        encoding = self._model.begin_encode(patches, [job.item.geometry for job in jobs], known)
+        return _Start(encoding, loans)

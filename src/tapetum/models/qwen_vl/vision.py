@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tapetum.core.media import Geometry
-from tapetum.models.encoding import Encoding, Stage
+from tapetum.models.encoding import Encoding, KnownParts, Stage
 from tapetum.models.qwen_vl.grids import Grid, merge_order_coordinates, neighbours, window_order
 from tapetum.models.vit import (
     FLOAT32_WORK,
@@ -96,7 +96,9 @@ class VisionTower:
         self._frequencies = (ROPE_THETA**-step).repeat(2)  # [D / 2]: of the row, then of the column
         self._axes = torch.arange(2, device=self._device).repeat_interleave(len(step))
 
-    def begin(self, patches: Sequence[Tensor], geometries: Sequence[Geometry]) -> Encoding:
+    def begin(
+        self, patches: Sequence[Tensor], geometries: Sequence[Geometry], known: Sequence[KnownParts] = ()
+    ) -> Encoding:
         """uint8 patches [P_i, values] -> an encode of [tokens_i, out width * (1 + deep levels)] each."""
         grids = [geometry.grid_thw for geometry in geometries]
         for item, (t, h, w) in zip(patches, grids, strict=True):
