@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
-from tapetum.core.plan import BatchPlan
+from tapetum.core.plan import BatchPlan, EncodeJob
 from tapetum.sched.budget import kv_watermark, limit_beside_decodes
 from tapetum.sched.due import due_of
 from tapetum.sched.hold import Batch, Hold
@@ -202,7 +202,7 @@ def _gpu_like() -> CostModel:
 def _batch(num_items: int, due_s: float = 100.0) -> Batch:
     batch = Batch()
     for index in range(num_items):
-        batch.add(make_item(str(index), 64), due_s)
+        batch.add(EncodeJob(item=make_item(str(index), 64)), due_s)
     return batch
 
 

@@ -5,7 +5,7 @@ the arrivals, encodes, exports and drops of the plan. A key is absent, landed (i
 has reserved it), being encoded or resident. A key that is being encoded is never begun again (single flight): whoever
 else needs it pins it and shares the outcome, failure included. Only resident features that nobody pins are evicted,
 what is worth least first (greedy.py), and what is reserved is copied out before. Every key that leaves the account is
-dropped.
+dropped. An encode takes what it can from the parts of resident features, which stay until it has ended.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tapetum.cache.greedy import GreedyDual
+from tapetum.cache.parts import PartIndex
 from tapetum.cache.reserve import FeatureSource, Landed, Reserve
 from tapetum.core.errors import MediaTooLarge
-from tapetum.core.media import MediaItem
-from tapetum.core.plan import FeatureArrival, Payload
+from tapetum.core.media import MediaItem, Part
+from tapetum.core.plan import EncodeJob, FeatureArrival, KnownPart, Payload
 
 FeatureState = Literal["absent", "landed", "encoding", "resident"]
 
@@ -37,10 +38,15 @@ class _Entry:
     is_resident: bool = False
     uses: int = 0  # requests that have pinned it
     pins: dict[str, int] = field(default_factory=dict)  # request id -> spans that need it
+    parts: tuple[Part, ...] = ()
+    num_loans: int = 0  # encodes that take parts from it
+    lenders: list[tuple[FeatureKey, _Entry]] = field(
+        default_factory=list
+    )  # what its own encode takes them from
 
 
 class VisualCache:
-    """`is_exporting`: whatever is encoded is copied out once."""
+    """`is_exporting`: whatever is encoded is copied out once. `has_parts`: a part comes out the same in any item."""
 
     def __init__(
         self,
@@ -49,12 +55,15 @@ class VisualCache:
         encoder_fingerprint: bytes = b"",
         *,
         is_exporting: bool = False,
+        has_parts: bool = False,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.reserve = Reserve(capacity_bytes)
         self._bytes_per_token = bytes_per_token
         self._encoder_fingerprint = encoder_fingerprint
         self._is_exporting = is_exporting
+        self._has_parts = has_parts
+        self._parts = PartIndex()
         self._entries: dict[FeatureKey, _Entry] = {}
         self._idle: GreedyDual[FeatureKey] = GreedyDual()  # resident without pins
         self._num_bytes = 0
@@ -134,9 +143,27 @@ class VisualCache:
         """Whether `begin` or `arrive` would succeed, evicting if it must."""
         return self._num_bytes - self._idle_bytes + self._bytes_of(item) <= self.capacity_bytes
 
-    def begin(self, item: MediaItem, cost_s: float = 0.0) -> None:
-        """Reserve memory for an absent item that is about to be encoded. There must be room."""
+    def job_of(self, item: MediaItem) -> EncodeJob:
+        """The encode of an absent item, should it begin now and nothing be evicted for it."""
+        return EncodeJob(item=item, known=self._known(item))
+
+    def begin(self, item: MediaItem, cost_s: float = 0.0) -> EncodeJob:
+        """Reserve memory for an absent item that is about to be encoded. There must be room.
+
+        What it takes parts from stays until it has ended, but for what has to make room for it.
+        """
+        known = self._known(item)
+        media_keys = dict.fromkeys(part.media_key for part in known if part.media_key != item.key)
+        lenders = [(key, self._entries[key]) for key in map(self.key_from, media_keys)]
+        for key, lender in lenders:
+            lender.num_loans += 1
+            self._unset_idle(key, lender)
+        while lenders and not self.has_room(item):
+            self._give_back(*lenders.pop())
         self._enter(item, cost_s)
+        self._entries[self.key_of(item)].lenders = lenders
+        there = {item.key, *(key.media_key for key, _ in lenders)}
+        return EncodeJob(item=item, known=tuple(part for part in known if part.media_key in there))
 
     def arrive(self, item: MediaItem, cost_s: float = 0.0) -> FeatureSource:
         """Features that have landed are resident from the next step on -> where they are from. There must be room."""
@@ -162,6 +189,8 @@ class VisualCache:
             return ()
         self._unset_idle(key, entry)
         self._num_bytes -= entry.num_bytes
+        self._parts.remove(key.media_key, entry.parts)
+        self._end_loans(entry)
         self._dropped.append(key.media_key)
         self._exports.pop(key.media_key, None)
         return tuple(entry.pins)
@@ -181,8 +210,7 @@ class VisualCache:
         entry.pins[request_id] -= 1
         if not entry.pins[request_id]:
             del entry.pins[request_id]
-        if not entry.pins and entry.is_resident:
-            self._set_idle(key, entry)
+        self._rest(key, entry)
 
     def waiters(self, key: FeatureKey) -> tuple[str, ...]:
         entry = self._entries.get(key)
@@ -245,6 +273,9 @@ class VisualCache:
     def _bytes_of(self, item: MediaItem) -> int:
         return item.geometry.num_tokens * self._bytes_per_token
 
+    def _known(self, item: MediaItem) -> tuple[KnownPart, ...]:
+        return self._parts.find(item) if self._has_parts else ()
+
     def _enter(self, item: MediaItem, cost_s: float) -> None:
         key = self.key_of(item)
         assert key not in self._entries, "features are encoded or resident already"
@@ -252,21 +283,33 @@ class VisualCache:
         num_bytes = self._bytes_of(item)
         while self._num_bytes + num_bytes > self.capacity_bytes:
             self._evict()
-        self._entries[key] = _Entry(num_bytes, cost_s)
+        self._entries[key] = _Entry(num_bytes, cost_s, parts=item.parts)
         self._num_bytes += num_bytes
 
     def _become_resident(self, key: FeatureKey) -> None:
         entry = self._entries[key]
         assert not entry.is_resident, "features were resident already"
         entry.is_resident = True
-        if not entry.pins:
-            self._set_idle(key, entry)
+        self._parts.add(key.media_key, entry.parts)
+        self._end_loans(entry)
+        self._rest(key, entry)
+
+    def _end_loans(self, entry: _Entry) -> None:
+        """Of an encode that is over."""
+        while entry.lenders:
+            self._give_back(*entry.lenders.pop())
+
+    def _give_back(self, key: FeatureKey, lender: _Entry) -> None:
+        lender.num_loans -= 1
+        if self._entries.get(key) is lender:  # it has not failed since
+            self._rest(key, lender)
 
     def _evict(self) -> None:
         key = self._idle.pop()
         entry = self._entries.pop(key)
         self._idle_bytes -= entry.num_bytes
         self._num_bytes -= entry.num_bytes
+        self._parts.remove(key.media_key, entry.parts)
         self.num_evictions += 1
         if landed := self._arrivals.pop(key.media_key, None):  # it has not gone to the device yet
             self.reserve.land(key.media_key, landed)
@@ -275,7 +318,10 @@ class VisualCache:
         if self.reserve.is_held(key.media_key) and not self.reserve.has_landed(key.media_key):
             self._exports[key.media_key] = None
 
-    def _set_idle(self, key: FeatureKey, entry: _Entry) -> None:
+    def _rest(self, key: FeatureKey, entry: _Entry) -> None:
+        """What nobody needs any more may be evicted."""
+        if entry.pins or entry.num_loans or not entry.is_resident or key in self._idle:
+            return
         self._idle.add(key, entry.cost_s, entry.num_bytes, max(1, entry.uses))
         self._idle_bytes += entry.num_bytes
 

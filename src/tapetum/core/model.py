@@ -20,6 +20,9 @@ class ModelFacts:
     feature_bytes_per_token: int  # hidden x bytes
     weights_fingerprint: bytes  # checkpoint + dtype: part of every prefix root
     encoder_fingerprint: bytes  # vision weights + dtype: part of every feature key
+    has_exact_parts: bool = (
+        False  # tiles and windows come out with the same bits whatever they are encoded with
+    )
     num_host_slots: int = 0  # KV blocks of preempted requests that host memory holds
 
 

@@ -261,13 +261,13 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         resize_s=item.resize_s,
         processor=item.processor,
         degraded=item.degraded,
+        compared_with=item.compared_with,
     )
 
 
 def _sampling_of(values: dict[str, Any]) -> SamplingParams:
     if values.get("grammar") is not None:
         values["grammar"] = Grammar(**values["grammar"])
-        compared_with = (item.compared_with,)
     known = {field.name for field in fields(SamplingParams)}
     assert values.keys() == known, "both ends have the same fields"
     return SamplingParams(**values)

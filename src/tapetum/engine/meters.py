@@ -101,7 +101,7 @@ class Meters:
         for error in drift.values():
             self._histograms["near_duplicate_error"].observe(error)
         if plan.encodes:
-            patches = sum(job.share * job.item.geometry.num_patches for job in plan.encodes)
+            patches = sum(job.share * job.num_patches for job in plan.encodes)
             self._histograms["encode_batch_patches"].observe(patches)
         if num_tokens := sum(row.length for row in plan.rows):
             self._histograms["batch_visual_ratio"].observe(visual_tokens / num_tokens)

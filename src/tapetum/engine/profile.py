@@ -34,10 +34,11 @@ _GROWTH = 5  # a size takes at most so many times as long as the one before
 def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
     """Teach the cost model what a step took."""
     if plan.encodes and not result.failed_features:
-        shares = [(result.encoded[job.item.key] - job.start, job.item.geometry) for job in plan.encodes]
-        patches = sum(share * geometry.num_patches for share, geometry in shares)
-        squares = sum(share * geometry.squares for share, geometry in shares)
-        cost.observe_encode(patches, squares, result.encode_s)
+        shares = [(result.encoded[job.item.key] - job.start, job) for job in plan.encodes]
+        patches = sum(share * job.num_patches for share, job in shares)
+        squares = sum(share * job.squares for share, job in shares)
+        if patches:
+            cost.observe_encode(patches, squares, result.encode_s)
     if result.moved_bytes:
         cost.observe_move(result.moved_bytes, result.move_s)
     if plan.rows and not result.failed_features:

@@ -51,6 +51,9 @@ class OpTable:
     """Signatures and shapes are those of ops/reference.py."""
 
     name: str
+    has_exact_rows: bool = (
+        False  # the bits of a row do not depend on how many others there are, nor on its place
+    )
     linear: Callable[[Tensor, Tensor | None, Activation], Linear]
     packing: Packing | None = None  # of the weights of `linear`, where they can outlive the process
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
@@ -118,6 +121,7 @@ def native_table(dtype: torch.dtype) -> OpTable | None:
     rows, attention = NativeRows(library), NativeAttention(library)
     return OpTable(
         name=f"native-{library.tpt_isa().decode()}",
+        has_exact_rows=True,
         linear=partial(NativeLinear, library),
         packing=NativePacking(library),
         rms_norm=rows.rms_norm,

@@ -175,7 +175,8 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     is_native = ops.decoder is not None
     step_bytes = largest_step_bytes(model.spec, config, sizes, max_model_len, is_native=is_native)
     room = room_of(model.spec, config, step_bytes)
-    facts = _facts(model, max_model_len, plan_blocks(model.spec, max_model_len, config, room), config)
+    num_blocks = plan_blocks(model.spec, max_model_len, config, room)
+    facts = _facts(model, max_model_len, num_blocks, config, has_exact_parts=ops.has_exact_rows)
     logger.info(
         "%s on %s in %s with %s ops: %d KV blocks of %d tokens (%s)",
         facts.model_type,
@@ -199,7 +200,12 @@ def _max_model_len(spec: ModelSpec, config: EngineConfig) -> int:
 
 
 def _facts(
-    model: VisionLanguageModel, max_model_len: int, num_blocks: int, config: EngineConfig
+    model: VisionLanguageModel,
+    max_model_len: int,
+    num_blocks: int,
+    config: EngineConfig,
+    *,
+    has_exact_parts: bool,
 ) -> ModelFacts:
     spec = model.spec
     dtype = str(spec.dtype).removeprefix("torch.")
@@ -215,6 +221,7 @@ def _facts(
         feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + str(spec.dtype).encode(),
         encoder_fingerprint=model.encoder_fingerprint + str(spec.dtype).encode(),
+        has_exact_parts=has_exact_parts,
         num_host_slots=plan_host_slots(spec, max_model_len, config),
     )
 

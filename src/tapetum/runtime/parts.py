@@ -30,10 +30,10 @@ def loans_of(job: EncodeJob, features: FeatureStore) -> dict[int, Loan]:
 
     What is lent stays in memory until the encode has ended, even if its source is dropped before.
     """
-    item, loans = job.item, {}
+    item, there, loans = job.item, features.keys, {}
     for part in job.known:
         is_own = part.media_key == item.key
-        if is_own or part.media_key in features.keys:
+        if is_own or part.media_key in there:
             source = None if is_own else features.get(part.media_key)
             loans[part.number] = Loan(source, part.runs, item.parts[part.number].runs)
     return loans

@@ -27,6 +27,7 @@ def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) ->
         facts.feature_bytes_per_token,
         facts.encoder_fingerprint,
         is_exporting=bool(config.tiers.feature_tiers),
+        has_parts=facts.has_exact_parts,
     )
     host = HostSlots(facts.num_host_slots)
     swap = Swap(host, ledger, visual, cost, facts.block_size * facts.kv_bytes_per_token)

@@ -21,8 +21,7 @@ def charges_of_encodes(
         return
     _, per_patch, per_square = cost.encode_coefficients
     for job in jobs:
-        geometry = job.item.geometry
-        whole = per_patch * geometry.num_patches + per_square * geometry.squares
+        whole = per_patch * job.num_patches + per_square * job.squares
         yield job, (result.encoded.get(job.item.key, job.end) - job.start) * whole
 
 

@@ -10,7 +10,7 @@ same account.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tapetum.cache.reserve import FeatureSource
 from tapetum.cache.visual import FeatureKey, VisualCache
@@ -31,10 +31,14 @@ _ROUNDING = 1e-6
 class UnderWay:
     """An item that is encoded in slices, whose and by when it is due, and the share of it that is done."""
 
-    item: MediaItem
+    job: EncodeJob  # as a whole
     due_s: float
     account: str
     done: float = 0.0
+
+    @property
+    def item(self) -> MediaItem:
+        return self.job.item
 
 
 class EncodeDraft:
@@ -70,22 +74,23 @@ class EncodeDraft:
 
         Only what is of the same account passes an item under way: between accounts turns decide, not who sends more.
         """
-        if not self._has_room(item):
+        job = self._visual.job_of(item)
+        if not self._has_room(job):
             return False
         is_next = not self.under_way or (
             account == self.under_way[0].account and due_s < self.under_way[0].due_s
         )
         total = (self.seconds + max(0.0, seconds)) * (1.0 if is_next else _LATER_SHARE)
-        if self.seconds + self._seconds_with(item, 1.0) <= total:
-            self._visual.begin(item, self._alone_s(item))
-            self._budget.take_encode(item.geometry.num_tokens)
-            self._add(item, 0.0, 1.0)
+        if self.seconds + self._seconds_with(job, 1.0) <= total:
+            job = self._visual.begin(item, self._alone_s(item))
+            self._budget.take_encode(job.num_tokens)
+            self._add(job, 0.0, 1.0)
             return True
         if not (may_slice and is_next and len(self.under_way) < _MAX_UNDER_WAY):
             self.lacks_time = True
             return False
-        self._visual.begin(item, self._alone_s(item))
-        self.under_way.insert(0, UnderWay(item, due_s, account))
+        job = self._visual.begin(item, self._alone_s(item))
+        self.under_way.insert(0, UnderWay(job, due_s, account))
         return True
 
     def try_arrive(self, item: MediaItem) -> FeatureSource | None:
@@ -104,7 +109,7 @@ class EncodeDraft:
     def try_end(self, seconds: float) -> None:
         """Plan the rest of those under way that take `seconds` at most, as they are due."""
         for current in tuple(self.under_way):
-            needed = self._seconds_with(current.item, 1 - current.done)
+            needed = self._seconds_with(current.job, 1 - current.done)
             if needed > seconds:
                 return
             seconds -= needed
@@ -116,18 +121,18 @@ class EncodeDraft:
         while self.under_way and max(slack, least) > 0:
             current, before = self.under_way[0], self.seconds
             start_s = 0.0 if self.jobs else self._cost.encode_start_s
-            geometry = current.item.geometry
+            job = current.job
             seconds = max(slack - start_s, least)
-            end = current.done + self._cost.encode_share(seconds, geometry.num_patches, geometry.squares)
+            end = current.done + self._cost.encode_share(seconds, job.num_patches, job.squares)
             if end < 1 - _ROUNDING:
-                self._add(current.item, current.done, end)
+                self._add(job, current.done, end)
                 return
             self._end(current)
             slack, least = slack - (self.seconds - before), 0.0
 
-    def _has_room(self, item: MediaItem) -> bool:
+    def _has_room(self, job: EncodeJob) -> bool:
         """In the budget and in memory."""
-        return self._budget.allows_encode(item.geometry.num_tokens) and not self._lacks_memory(item)
+        return self._budget.allows_encode(job.num_tokens) and not self._lacks_memory(job.item)
 
     def _lacks_memory(self, item: MediaItem) -> bool:
         """Who finds none is waited for: nobody behind takes what becomes free."""
@@ -139,19 +144,17 @@ class EncodeDraft:
         return self._cost.encode_seconds(item.geometry.num_patches, item.geometry.squares)
 
     def _end(self, current: UnderWay) -> None:
-        self._add(current.item, current.done, 1.0)
+        self._add(current.job, current.done, 1.0)
         self.under_way.remove(current)
 
-    def _seconds_with(self, item: MediaItem, share: float) -> float:
-        """Predicted for this share of an item on top of what is planned."""
-        patches = self._patches + share * item.geometry.num_patches
-        return (
-            self._cost.encode_seconds(patches, self._squares + share * item.geometry.squares) - self.seconds
-        )
+    def _seconds_with(self, job: EncodeJob, share: float) -> float:
+        """Predicted for this share of a whole encode on top of what is planned."""
+        patches, squares = self._patches + share * job.num_patches, self._squares + share * job.squares
+        return self._cost.encode_seconds(patches, squares) - self.seconds
 
-    def _add(self, item: MediaItem, start: float, end: float) -> None:
-        self.jobs.append(EncodeJob(item=item, start=start, end=end))
-        self._patches += (end - start) * item.geometry.num_patches
-        self._squares += (end - start) * item.geometry.squares
+    def _add(self, job: EncodeJob, start: float, end: float) -> None:
+        self.jobs.append(replace(job, start=start, end=end))
+        self._patches += (end - start) * job.num_patches
+        self._squares += (end - start) * job.squares
         if end >= 1:
-            self._ready.add(self._visual.key_of(item))
+            self._ready.add(self._visual.key_of(job.item))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapetum.core.cost import CostModel
-from tapetum.core.media import MediaItem
+from tapetum.core.plan import EncodeJob
 
 _FORGETTING = 0.8  # of the gaps before, with every picture that comes
 
@@ -25,10 +25,10 @@ class Batch:
     squares: float = 0.0
     due_s: float = float("inf")  # the earliest time by which the encode must be over
 
-    def add(self, item: MediaItem, due_s: float) -> None:
+    def add(self, job: EncodeJob, due_s: float) -> None:
         self.num_items += 1
-        self.patches += item.geometry.num_patches
-        self.squares += item.geometry.squares
+        self.patches += job.num_patches
+        self.squares += job.squares
         self.due_s = min(self.due_s, due_s)
 
 

@@ -207,9 +207,7 @@ class Prospects:
         for span in spans:
             if span.end > num_computed and span.key not in seen:
                 seen.add(span.key)
-                geometry = span.item.geometry
-                share = self._encodes.share_left(span.item)
-                seconds += self._cost.encode_seconds(share * geometry.num_patches, share * geometry.squares)
+                seconds += self._cost.encode_seconds(*self._encodes.work_left(span.item))
         return seconds
 
 

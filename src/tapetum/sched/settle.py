@@ -27,12 +27,16 @@ class Encodes:
         self._visual = visual
         self._roster = roster
 
-    def share_left(self, item: MediaItem) -> float:
-        """How much of an item is still to be encoded, 0 to 1."""
+    def work_left(self, item: MediaItem) -> tuple[float, float]:
+        """The patches of an item that are still to be encoded, and their squares. Asked from other threads too."""
         if item.is_reserved or self._visual.state(self._visual.key_of(item)) in ("resident", "landed"):
-            return 0.0
+            return 0.0, 0.0
         current = next((entry for entry in self.under_way if entry.item.key == item.key), None)
-        return 1.0 if current is None else 1 - current.done
+        if current is None:
+            job = self._visual.job_of(item)
+            return job.num_patches, job.squares
+        left = 1 - current.done
+        return left * current.job.num_patches, left * current.job.squares
 
     def drop_for_nobody(self) -> None:
         """One that is under way goes on for a request that was preempted, and ends with its last one."""

@@ -118,6 +118,6 @@ class Swap:
         for span in state.request.prompt.spans:
             is_needed = start < span.end and span.start < num_tokens
             if is_needed and self._visual.needs_encode(span.item):
-                geometry = span.item.geometry
-                again_s += cost.encode_seconds(geometry.num_patches, geometry.squares)
+                job = self._visual.job_of(span.item)
+                again_s += cost.encode_seconds(job.num_patches, job.squares)
         return 2 * cost.move_seconds(num_blocks * self._block_bytes) < again_s

@@ -148,5 +148,5 @@ class Writer:
         for progress in self._by_due():
             span, _ = next(progress.spans_ahead(), (None, False))
             if span is not None and self._visual.needs_encode(span.item):
-                batch.add(span.item, progress.due_s - progress.prefill_s)
+                batch.add(self._visual.job_of(span.item), progress.due_s - progress.prefill_s)
         return batch

@@ -77,10 +77,9 @@ class Device:
         return self._scatter[(self._num_steps + ahead) % len(self._scatter)]
 
     def _encode_seconds(self, plan: BatchPlan) -> float:
-        shares = [(job.share, job.item.geometry) for job in plan.encodes]
         return self._cost.encode_seconds(
-            sum(share * geometry.num_patches for share, geometry in shares),
-            sum(share * geometry.squares for share, geometry in shares),
+            sum(job.share * job.num_patches for job in plan.encodes),
+            sum(job.share * job.squares for job in plan.encodes),
         )
 
     def _forward_seconds(self, rows: Sequence[Row]) -> float:
