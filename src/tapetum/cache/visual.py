@@ -97,6 +97,11 @@ class VisualCache:
     def num_pinned(self) -> int:
         return sum(bool(entry.pins) for entry in self._entries.values())
 
+    @property
+    def num_parts(self) -> int:
+        """Distinct tiles that resident features hold."""
+        return len(self._parts)
+
     def state(self, key: FeatureKey) -> FeatureState:
         entry = self._entries.get(key)
         if entry is None:

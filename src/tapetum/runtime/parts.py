@@ -43,8 +43,12 @@ def pay_out(loans: dict[int, Loan], features: Tensor) -> None:
     """Write what is lent into features [visual tokens, hidden]; what the item has twice last."""
     for loan in sorted(loans.values(), key=lambda loan: loan.source is None):
         source = features if loan.source is None else loan.source
-        for (start, end), (first, last) in zip(loan.runs, loan.targets, strict=True):
-            features[first:last] = source[start:end]
+        features[_rows(loan.targets)] = source[_rows(loan.runs)]
+
+
+def _rows(runs: Sequence[Run]) -> Tensor:
+    """Their numbers: equal parts may lie in runs of other lengths."""
+    return torch.cat([torch.arange(start, end) for start, end in runs])
 
 
 def tiles_left(item: MediaItem, loans: dict[int, Loan]) -> tuple[int, ...] | None:
