@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tapetum.core.checks import MAX_SEED
-from tapetum.core.media import PagesSeen
+from tapetum.core.media import Degradation, PagesSeen
 from tapetum.core.request import FinishReason, Prompt, Request, RequestStats
 from tapetum.engine.documents import Spent
 from tapetum.engine.output import (
@@ -20,6 +20,7 @@ from tapetum.engine.output import (
     MediaReport,
     RequestOutput,
     Timing,
+    degradations_of,
     joined,
     media_reports,
     output_of,
@@ -61,6 +62,11 @@ class Generation:
     def media(self) -> tuple[MediaReport, ...]:
         """What the model saw; where it came from is known with the first token."""
         return media_reports(self._request, self._stats)
+
+    @property
+    def degradations(self) -> tuple[Degradation, ...]:
+        """In which ways that is not what was asked for; complete once the last delta has been read."""
+        return degradations_of(self._request, self._stats)
 
     @property
     def pages(self) -> tuple[PagesSeen, ...]:

@@ -131,7 +131,7 @@ class Meters:
         kept = {"kv": kv_bytes, "features": stats.feature_bytes}
         evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
         links = {"linked": stats.num_linked, "rejected": stats.num_rejected_links}
-        degradations = self._degradations | Counter({"position_independent": stats.num_linked})
+        degradations = {**self._degradations, "position_independent": stats.num_linked}
         moved = {
             "out": stats.num_saved_blocks * self._block_bytes,
             "in": stats.num_loaded_blocks * self._block_bytes,

@@ -7,7 +7,7 @@ decides anything; the functions only write down a request and its stats in publi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tapetum.core.errors import TapetumError
@@ -123,7 +123,22 @@ def media_reports(request: Request, stats: RequestStats | None = None) -> tuple[
     items = [span.item for span in request.prompt.spans]
     sources: Sequence[str | None] = stats.media_sources if stats else ()
     known = sources if len(sources) == len(items) else [None] * len(items)
-    return tuple(_media_report(item, source) for item, source in zip(items, known, strict=True))
+    reports = [_media_report(item, source) for item, source in zip(items, known, strict=True)]
+    return tuple(
+        replace(report, degraded=report.degraded or _LINKED) if is_linked else report
+        for report, is_linked in zip(reports, _linked(request, stats), strict=True)
+    )
+
+
+def degradations_of(request: Request, stats: RequestStats | None = None) -> tuple[Degradation, ...]:
+    """All ways in which a model saw something else than was asked for; of one picture there may be two."""
+    if request.left_out:
+        return tuple(report.degraded for report in media_reports(request) if report.degraded)
+    found: list[Degradation] = []
+    for span, is_linked in zip(request.prompt.spans, _linked(request, stats), strict=True):
+        found += [span.item.degraded] if span.item.degraded else []
+        found += [_LINKED] if is_linked else []
+    return tuple(found)
 
 
 def timing_of(request: Request, prepared_s: float, stats: RequestStats, num_tokens: int) -> Timing:
@@ -171,6 +186,15 @@ def _completion(whole: Delta, tokenizer: Decoder) -> CompletionOutput:
         finish_reason=whole.finish_reason,
         stop_reason=whole.stop_reason,
     )
+
+
+_LINKED = Degradation(reason="position_independent")
+
+
+def _linked(request: Request, stats: RequestStats | None) -> Sequence[bool]:
+    """Of each picture or clip, whether its keys and values come from another place."""
+    none = (False,) * len(request.prompt.spans)
+    return stats.are_linked or none if stats else none
 
 
 def _media_report(item: MediaItem, source: str | None) -> MediaReport:

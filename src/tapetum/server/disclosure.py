@@ -65,12 +65,11 @@ def opening(generation: Generation, num_waiting: int) -> Disclosure:
 
 def closing(generation: Generation) -> Disclosure:
     """What is known once the last delta has been read."""
-    media = generation.media
     return Disclosure(
         request_id=generation.request_id,
-        media=media,
+        media=generation.media,
         timing=rounded(generation.timing),
-        degradations=[report.degraded for report in media if report.degraded is not None],
+        degradations=generation.degradations,
         pages=generation.pages or None,
     )
 
