@@ -82,6 +82,9 @@ class FaultyStore:
         self._call("refresh", None)
         self._store.refresh()
 
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        return self._store.remarks(max_bytes)
+
     def close(self) -> None:
         self._store.close()
 

@@ -140,6 +140,20 @@ def test_a_server_with_little_memory_takes_what_it_can(tmp_path: Path) -> None:
 
 
 @needs_redis
+def test_what_an_operator_should_know_of_a_server(tmp_path: Path, redis: RedisServer) -> None:
+    store = store_at(redis.url())
+    assert "nothing limits what the server keeps" in store.remarks(None)[0]
+    assert store.remarks(2**20) == ()
+    store.close()
+    with redis_server(tmp_path, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction") as server:
+        store = store_at(server.url())
+        assert store.remarks(2**20) == ()
+        for limit in (None, 2**23):
+            assert "the server refuses writes above its 4 MiB" in store.remarks(limit)[0]
+        store.close()
+
+
+@needs_redis
 def test_a_lease_of_redis_is_held_by_one_and_ends(redis: RedisServer) -> None:
     flush(redis)
     ours, theirs = (store_at(redis.url()) for _ in range(2))

@@ -117,6 +117,9 @@ class Store(Protocol):
     def refresh(self) -> None:
         """Look at what is really there, such as what other processes have added."""
 
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        """What an operator should know and change, given the limit that is meant; empty = all is well."""
+
     def close(self) -> None:
         """Does not wait. No other method is called afterwards."""
 

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from tapetum.cache.entries import HEAD_BYTES, BadEntry, peek
 from tapetum.cache.tiers import KINDS, Accounts, Buffer, Holdings, Listed, Name, StoreError, TierName
 from tapetum.core.errors import ConfigError
+from tapetum.core.footprint import shown_bytes
 from tapetum.core.tier_urls import TIMEOUT_S
 
 _ENDING = ".safetensors"
@@ -159,6 +161,15 @@ class DiskStore:
                 self._delete(self._accounts.make_room(0))
         took = time.monotonic() - started
         self._next_look = started + max(_BETWEEN_LOOKS_S, _LOOKS_SHARE * took)
+
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        with _told(f"look at {self._folder}"):
+            free = shutil.disk_usage(self._folder).free
+            held = sum(_occupied(each.num_bytes) for each in self.names())
+        room = free + held
+        if max_bytes is None or max_bytes <= room:
+            return ()
+        return (f"the disk has room for {shown_bytes(room)} only; lower max, or make room on the disk",)
 
     def close(self) -> None:
         """No file is open between two calls."""

@@ -79,6 +79,9 @@ class HostStore:
     def refresh(self) -> None:
         """Nobody else writes here."""
 
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        return ()
+
     def close(self) -> None:
         with self._lock:
             self._entries.clear()

@@ -119,6 +119,9 @@ class ObjectStore:
     def refresh(self) -> None:
         """Nothing is remembered of what is there."""
 
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        return ()
+
     def close(self) -> None:
         """Connections end with the object."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from tapetum.cache.tiers import KINDS, Buffer, Holdings, Kind, Listed, Name, StoreError, TierName
 from tapetum.core.errors import ConfigError
+from tapetum.core.footprint import shown_bytes
 from tapetum.core.tier_urls import TierUrl
 
 if TYPE_CHECKING:
@@ -153,6 +154,19 @@ class RedisStore:
         with _told("ask"):
             self._note(self._client.eval(_SCRIPT, 3, *_ACCOUNTS, "look", _ROOT))
 
+    def remarks(self, max_bytes: int | None) -> tuple[str, ...]:
+        with _told("ask"):
+            memory = self._client.info("memory")
+        limit, policy = int(memory.get("maxmemory", 0)), str(memory.get("maxmemory_policy", ""))
+        if not limit and not max_bytes:
+            return ("nothing limits what the server keeps; give the URL a max, or the server a maxmemory",)
+        if limit and policy == "noeviction" and not 0 < (max_bytes or 0) < limit:
+            return (
+                f"the server refuses writes above its {shown_bytes(limit)}; give the URL a max below that, or the "
+                "server a maxmemory-policy such as allkeys-lru",
+            )
+        return ()
+
     def close(self) -> None:
         self._client.close()
 
@@ -196,7 +210,8 @@ def _connected(url: TierUrl) -> Redis:
     except RedisError as error:
         client.close()
         raise ConfigError(
-            f"{url.shown} cannot be written to: {error}; start the server, or correct its address or password"
+            f"{url.shown} cannot be written to: {str(error).rstrip('.')}; start the server, or correct its address or "
+            "password"
         ) from error
     return client
 

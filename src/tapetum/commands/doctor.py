@@ -1,4 +1,4 @@
-"""`tapetum doctor`: what Tapetum makes of a checkpoint, from its small files alone.
+"""`tapetum doctor`: what Tapetum makes of a checkpoint, from its small files alone, or of tiers.
 
 Owns the page and its JSON. What is found is engine.examine's; a checkpoint that cannot run is one sentence and exit
 code 2, as everywhere.
@@ -14,10 +14,10 @@ import click
 
 from tapetum.command_help import FlagsCommand
 from tapetum.commands import page
-from tapetum.core.config import ModelConfig
-from tapetum.core.errors import CheckpointError
+from tapetum.core.config import ModelConfig, TierConfig
+from tapetum.core.errors import CheckpointError, ConfigError
 from tapetum.core.footprint import shown_bytes, shown_count
-from tapetum.flags import model_option, one_model, option
+from tapetum.flags import model_option, one_model, option, tier_flags
 
 if TYPE_CHECKING:
     from tapetum.core.footprint import Footprint
@@ -33,14 +33,28 @@ _MANY = 4  # names are told one by one up to here
 @model_option
 @option("--revision", "revision", help="Branch, tag or commit of a hub id.  [default: the newest]")
 @option("--offline", "is_offline", is_flag=True, help="Ask the hub nothing.")
+@option(
+    "--tiers", "of_tiers", is_flag=True, help="Tell how the tiers are instead: --feature-tier, --kv-tier."
+)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@tier_flags
 def doctor(
-    model_argument: str | None, revision: str | None, is_offline: bool, as_json: bool, **options: object
+    model_argument: str | None,
+    revision: str | None,
+    is_offline: bool,
+    of_tiers: bool,
+    as_json: bool,
+    **options: object,
 ) -> None:
-    """Tell whether and how a checkpoint runs.
+    """Tell whether and how a checkpoint runs, or with --tiers how each tier is.
 
-    Reads its config, tokenizer and processor files, and of its weights the names and shapes.
+    Reads its config, tokenizer and processor files, and of its weights the names and shapes. Of a tier, lists what
+    is there, and writes, reads and removes one entry.
     """
+    tiers = {name: options.pop(name) for name in ("feature_tiers", "kv_tiers")}
+    if of_tiers:
+        _tell_of_tiers(TierConfig(**tiers), as_json=as_json)  # type: ignore[arg-type]
+        return
     from tapetum.engine.examine import examine
     from tapetum.engine.find import find_model
 
@@ -62,6 +76,22 @@ def doctor(
         _show(name, found, problem)
     if problem:
         raise CheckpointError(problem)
+
+
+def _tell_of_tiers(config: TierConfig, *, as_json: bool) -> None:
+    from tapetum.commands.doctor_tiers import show_tiers, tiers_as_json
+    from tapetum.engine.examine_tiers import examine_tiers
+
+    found = examine_tiers(config)
+    if not found:
+        raise ConfigError("no tier is named; add --feature-tier or --kv-tier, such as disk:PATH?max=20GiB")
+    if as_json:
+        click.echo(json.dumps({"tiers": tiers_as_json(found)}, ensure_ascii=False))
+    else:
+        show_tiers(found)
+    for tier in found:
+        if tier.problem:
+            raise ConfigError(tier.problem)
 
 
 def _show(name: str, found: Examination, problem: str) -> None:
