@@ -403,6 +403,16 @@ def test_close_waits_for_saves_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+def test_close_gives_claims_back(tmp_path: Path) -> None:
+    tiers = Tiers({"features": (DiskStore(tmp_path, 2**20),)})
+    assert claim(tiers, 1)
+    tiers.save(entry(1))
+    tiers.release("features", entry(1).key)
+    tiers.close()
+    other = DiskStore(tmp_path, 2**20)
+    assert holds(other, 1) and other.claim(name_of(entry(1)), 1)
+
+
 def test_after_the_end_nothing_is_found_and_nobody_hangs() -> None:
     store = HostStore(2**20)
     tiers = Tiers({"features": (store,)})

@@ -143,6 +143,7 @@ class DiskStore:
     def refresh(self) -> None:
         """Make the index again from the folder, least recently used first."""
         started = time.monotonic()
+        self._next_look = started + _BETWEEN_LOOKS_S  # for other threads meanwhile
         found = {}
         with _told(f"list {self._folder}"):
             for name, entry in self._scan():

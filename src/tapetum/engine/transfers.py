@@ -43,7 +43,10 @@ class Load:
         self.task: asyncio.Task[dict[bytes, Found]] | None = None
 
     def cancel(self) -> None:
-        """Nothing more is heard of it, and what no one else asked for is not begun any more."""
+        """Its answer is not waited for: unless it is being told right now, nothing more is heard of it.
+
+        What no one else asked for is not begun any more.
+        """
         self._on_done = None
         self._on_cancel(self)
 
@@ -75,6 +78,7 @@ class Transfers:
         self._clock = clock
         self._flights: dict[Name, _Flight] = {}
         self._saves: dict[asyncio.Task[None], Name] = {}
+        self._releases: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
 
     def _begin(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
@@ -89,8 +93,8 @@ class Transfers:
             _log.error("a task of the tiers failed", exc_info=error)
 
     async def end(self, grace_s: float) -> None:
-        if self._saves:
-            await asyncio.wait(self._saves, timeout=grace_s)
+        if last := (*self._saves, *self._releases):
+            await asyncio.wait(last, timeout=grace_s)
         rest = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in rest:
             task.cancel()
@@ -153,7 +157,6 @@ class Transfers:
         try:
             outcome = await lane.reads.run(partial(_read_entry, lane.store, name))
         except BadEntry as bad:
-            self._begin(_quietly(lane.writes.run(partial(lane.store.remove, name))))
             return bad.reason
         except Resting:
             return "misses"
@@ -215,7 +218,9 @@ class Transfers:
         return True
 
     def begin_release(self, name: Name) -> None:
-        self._begin(self._release(name, self._lanes.get(name.kind, ())))
+        task = self._begin(self._release(name, self._lanes.get(name.kind, ())))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _release(self, name: Name, lanes: Sequence[Lane]) -> None:
         saves = [task for task, saved in self._saves.items() if saved == name]
@@ -247,12 +252,17 @@ def _write_parcel(store: Store, parcel: _Parcel) -> None:
 
 
 def _read_entry(store: Store, name: Name) -> tuple[Entry, Buffer, float] | None:
-    """The entry, its bytes, and how many seconds both took."""
+    """The entry, its bytes, and how many seconds both took. One that is broken is removed, before a good one comes."""
     started = time.perf_counter()
     raw = store.read(name)
     if raw is None:
         return None
-    entry = unpack(raw, name)
+    try:
+        entry = unpack(raw, name)
+    except BadEntry:
+        with suppress(StoreError):
+            store.remove(name)
+        raise
     return entry, raw, time.perf_counter() - started
 
 
