@@ -45,7 +45,7 @@ def span_parts(spans: Sequence[Span], num_tokens: int, block_size: int) -> list[
 
 
 def tag_of(parts: Sequence[SpanPart], block_size: int) -> Tag:
-    covered = sum(part.last - part.first for part in parts)
-    if not covered:
+    if not parts:
         return "text"
+    covered = sum(part.last - part.first for part in parts)
     return "visual" if covered == block_size else "mixed"

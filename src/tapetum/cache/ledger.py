@@ -115,9 +115,11 @@ class Ledger:
 
     def publish(self, state: RequestState) -> None:
         """Make the full blocks among the computed tokens findable."""
-        num_full = state.num_computed_tokens // self.block_size
+        if self.tree is None:
+            return
         account = self._accounts[state.request.request_id]
-        if self.tree is None or account.num_published >= num_full:
+        num_full = state.num_computed_tokens // self.block_size
+        if account.num_published >= num_full:  # asked of every row
             return
         num_full = min(num_full, state.num_exact_tokens // self.block_size)
         self._fill_keys(state, account, num_full)

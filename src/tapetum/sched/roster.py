@@ -142,9 +142,8 @@ class Roster:
         for job, seconds in charges_of_encodes(plan.encodes, result, self._cost):
             for request_id in self._visual.waiters(self._visual.key_of(job.item))[:1]:
                 if progress := self._live.get(request_id):
-                    self.turns.charge(progress.account, seconds)
-        for account, seconds in charges_of_rows(plan.rows, owners, result, self._cost).items():
-            self.turns.charge(account, seconds)
+                    self.turns.charge({progress.account: seconds})
+        self.turns.charge(charges_of_rows(plan.rows, owners, result, self._cost))
 
     def end(
         self,

@@ -13,7 +13,7 @@ from tapetum.cache.visual import VisualCache
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan, Row, SampledToken, StepResult, TokenEvent
-from tapetum.core.request import FinishReason, Phase, Request
+from tapetum.core.request import FinishReason, Phase, Request, RequestStats
 from tapetum.sched.encode import UnderWay
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.roster import Roster
@@ -129,16 +129,17 @@ class Tokens:
     ) -> list[TokenEvent]:
         """Every row has computed its tokens, and sampled or failed; those of ended requests are void."""
         news: list[TokenEvent] = []
+        sampled, failed = result.tokens, result.failed
         for row, progress in zip(plan.rows, owners, strict=True):
             if progress.state.phase is Phase.FINISHED:
                 continue
-            if error := result.failed.get(row.request_id):
+            if failed and (error := failed.get(row.request_id)):
                 news.append(self._roster.end(progress, "error", now, error=error))
                 continue
             if not progress.is_decoding:
                 progress.state.prefill_s += result.forward_s
             if row.has_sample:
-                news.append(self._take(progress, row, result.tokens[row.request_id], now))
+                news.append(self._take(progress, row, sampled[row.request_id], now))
             else:
                 progress.advance(row.end, self._visual)
                 self._ledger.publish(progress.state)
@@ -147,42 +148,38 @@ class Tokens:
 
     def _take(self, progress: Progress, row: Row, tokens: tuple[SampledToken, ...], now: float) -> TokenEvent:
         """The tokens up to the one that ends the answer; what the row computed behind them is void."""
-        state = progress.state
-        count, reason = self._append(progress, tokens)
-        end = row.start + row.length - len(row.guess) + count - 1
+        state, ends = progress.state, progress.ends
+        output, most = state.output_token_ids, state.request.max_tokens
+        reason: FinishReason | None = None
+        count = 0
+        for token in tokens:
+            count += 1
+            output.append(token.token_id)
+            if token.token_id in ends or len(output) >= most:
+                reason = "stop" if token.token_id in ends else "length"
+                break
         if progress.is_decoding:
-            state.num_computed_tokens = end
+            state.num_computed_tokens += count
         else:
-            progress.advance(end, self._visual)
+            progress.advance(row.end + count - 1, self._visual)
             self._roster.running.note_computed(progress)
         self._ledger.publish(state)
-        stats = None
-        if state.first_token_s is None:
-            state.first_token_s = now
-            stats = stats_of(state, now)
-            # a grammar says anew after every token what may come
-            is_free = self._may_guess and state.request.sampling.grammar is None
-            progress.speculation = Speculation(state) if is_free else None
+        stats = self._note_first(progress, now) if state.first_token_s is None else None
         if row.guess:
             self._settle_guess(progress, row, num_accepted=len(tokens) - 1)
         if reason:
             return self._roster.end(progress, reason, now, tokens=tokens[:count])
         if progress.speculation is not None:
             progress.speculation.append(token.token_id for token in tokens)
-        return TokenEvent(progress.request_id, tokens[:count], stats=stats)
+        return TokenEvent(progress.request_id, tokens, None, None, stats)
 
-    def _append(
-        self, progress: Progress, tokens: tuple[SampledToken, ...]
-    ) -> tuple[int, FinishReason | None]:
-        """How many of the tokens the answer takes, and whether the last of them ends it."""
-        output, most = progress.state.output_token_ids, progress.state.request.max_tokens
-        for count, token in enumerate(tokens, 1):
-            output.append(token.token_id)
-            if token.token_id in progress.ends:
-                return count, "stop"
-            if len(output) >= most:
-                return count, "length"
-        return len(tokens), None
+    def _note_first(self, progress: Progress, now: float) -> RequestStats:
+        state = progress.state
+        state.first_token_s = now
+        # a grammar says anew after every token what may come
+        is_free = self._may_guess and state.request.sampling.grammar is None
+        progress.speculation = Speculation(state) if is_free else None
+        return stats_of(state, now)
 
     def _settle_guess(self, progress: Progress, row: Row, num_accepted: int) -> None:
         """Some of the guess came true; the blocks of the rest go back."""
