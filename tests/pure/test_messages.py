@@ -54,6 +54,8 @@ def picture(name: str, value: int) -> MediaItem:
         parts=(Part(key=b"p" * 32, runs=((0, 1), (1, 2))),),
         processor="fast",
         degraded=Degradation(reason="load", requested=(112, 56), rung="low"),
+        compared_with=b"c" * 32,
+        alias=b"a" * 32,
         fetch_s=0.25,
         decode_s=0.5,
         resize_s=0.75,
@@ -102,9 +104,15 @@ def test_every_field_of_a_request_crosses_over():
     (span,), (other,) = came.prompt.spans, sent.prompt.spans
     assert replace(span, item=other.item) == other
     for field in fields(MediaItem):
-        if field.name != "patches":
+        if field.name not in ("patches", "is_reserved"):
             assert getattr(item, field.name) == getattr(span.item, field.name) != field.default, field.name
     assert np.array_equal(np.frombuffer(item.patches, np.uint8).reshape(item.shape), span.item.patches)
+
+
+def test_what_is_reserved_comes_without_patches():
+    reserved = replace(make_item("a", 2), is_reserved=True)
+    _, (item,) = crossed(request(1, reserved), {})
+    assert item.is_reserved and not item.patches and item.key == reserved.key
 
 
 def test_what_lies_in_shared_memory_is_not_sent():

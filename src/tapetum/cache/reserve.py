@@ -2,11 +2,13 @@
 
 Owns who has reserved which features, from before the request is added until it has ended, and those that lie in the
 memory of the host: brought by a tier, or saved when they were evicted. They take no room on the device until a row
-needs them, so who has a reservation keeps nobody waiting. What nobody reserves any more is forgotten at once.
+needs them, so who has a reservation keeps nobody waiting. What nobody reserves any more is forgotten at once. All
+methods may be called from any thread.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +37,7 @@ class Reserve:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._lock = threading.Lock()  # guards all below
         self._held: dict[bytes, _Held] = {}  # by media key
         self._keys: dict[str, set[bytes]] = {}  # by request id
         self.num_bytes = 0
@@ -46,45 +49,51 @@ class Reserve:
 
     def try_hold(self, media_key: bytes, num_bytes: int, request_id: str) -> bool:
         """False if there is no room for more."""
-        held = self._held.get(media_key)
-        if held is None:
-            if self.num_bytes + num_bytes > self._max_bytes:
-                return False
-            held = self._held[media_key] = _Held(num_bytes, set())
-            self.num_bytes += num_bytes
-        held.holders.add(request_id)
-        self._keys.setdefault(request_id, set()).add(media_key)
-        return True
+        with self._lock:
+            held = self._held.get(media_key)
+            if held is None:
+                if self.num_bytes + num_bytes > self._max_bytes:
+                    return False
+                held = self._held[media_key] = _Held(num_bytes, set())
+                self.num_bytes += num_bytes
+            held.holders.add(request_id)
+            self._keys.setdefault(request_id, set()).add(media_key)
+            return True
 
     def let_go(self, request_id: str) -> None:
         """Of all that the request has reserved, if anything."""
-        for media_key in self._keys.pop(request_id, ()):
-            held = self._held[media_key]
-            held.holders.discard(request_id)
-            if not held.holders:
-                del self._held[media_key]
-                self.num_bytes -= held.num_bytes
+        with self._lock:
+            for media_key in tuple(self._keys.get(request_id, ())):
+                self._let_go_of(media_key, request_id)
+
+    def let_go_of(self, media_key: bytes, request_id: str) -> None:
+        """Of this one, which it must have reserved."""
+        with self._lock:
+            self._let_go_of(media_key, request_id)
 
     def lose(self, media_key: bytes) -> None:
         """They are gone for good: nobody can rely on them any more."""
-        held = self._held.pop(media_key, None)
-        if held is None:
-            return
-        self.num_bytes -= held.num_bytes
-        for request_id in held.holders:
-            keys = self._keys[request_id]
-            keys.discard(media_key)
-            if not keys:
-                del self._keys[request_id]
+        with self._lock:
+            held = self._held.pop(media_key, None)
+            if held is None:
+                return
+            self.num_bytes -= held.num_bytes
+            for request_id in held.holders:
+                keys = self._keys[request_id]
+                keys.discard(media_key)
+                if not keys:
+                    del self._keys[request_id]
 
     def holders(self, media_key: bytes) -> tuple[str, ...]:
-        held = self._held.get(media_key)
-        return tuple(held.holders) if held else ()
+        with self._lock:
+            held = self._held.get(media_key)
+            return tuple(held.holders) if held else ()
 
     def is_held(self, media_key: bytes, request_id: str | None = None) -> bool:
         """By this request, or by any."""
-        held = self._held.get(media_key)
-        return held is not None and (request_id is None or request_id in held.holders)
+        with self._lock:
+            held = self._held.get(media_key)
+            return held is not None and (request_id is None or request_id in held.holders)
 
     def has_landed(self, media_key: bytes) -> bool:
         held = self._held.get(media_key)
@@ -92,12 +101,25 @@ class Reserve:
 
     def land(self, media_key: bytes, landed: Landed) -> None:
         """They are in the memory of the host; nothing is kept of what nobody has reserved."""
-        if held := self._held.get(media_key):
-            held.landed = landed
+        with self._lock:
+            if held := self._held.get(media_key):
+                held.landed = landed
 
-    def take(self, media_key: bytes) -> Landed:
-        """They go to the device. They must have landed."""
-        held = self._held[media_key]
-        landed, held.landed = held.landed, None
-        assert landed is not None, "there are no features to take"
-        return landed
+    def try_take(self, media_key: bytes) -> Landed | None:
+        """They go to the device; None if they have not landed, or nobody has reserved them any more."""
+        with self._lock:
+            held = self._held.get(media_key)
+            if held is None:
+                return None
+            landed, held.landed = held.landed, None
+            return landed
+
+    def _let_go_of(self, media_key: bytes, request_id: str) -> None:
+        held, keys = self._held[media_key], self._keys[request_id]
+        held.holders.discard(request_id)
+        keys.discard(media_key)
+        if not held.holders:
+            del self._held[media_key]
+            self.num_bytes -= held.num_bytes
+        if not keys:
+            del self._keys[request_id]

@@ -113,7 +113,10 @@ class VisualCache:
         return self.state(self.key_from(media_key))
 
     def try_reserve(self, media_key: bytes, num_tokens: int, request_id: str) -> bool:
-        """Keep features within reach until the request ends, or lets go; False if there is no room for that."""
+        """Keep features within reach until the request ends, or lets go; False if there is no room for that.
+
+        May be called from another thread. What is on the device afterwards stays within reach.
+        """
         return self.reserve.try_hold(media_key, num_tokens * self._bytes_per_token, request_id)
 
     def share_reserved(self, item: MediaItem, request_id: str) -> None:
@@ -145,7 +148,7 @@ class VisualCache:
             )
 
     def has_room(self, item: MediaItem) -> bool:
-        """Whether `begin` or `arrive` would succeed, evicting if it must."""
+        """Whether `begin` or `try_arrive` would succeed, evicting if it must."""
         return self._num_bytes - self._idle_bytes + self._bytes_of(item) <= self.capacity_bytes
 
     def job_of(self, item: MediaItem) -> EncodeJob:
@@ -170,9 +173,14 @@ class VisualCache:
         there = {item.key, *(key.media_key for key, _ in lenders)}
         return EncodeJob(item=item, known=tuple(part for part in known if part.media_key in there))
 
-    def arrive(self, item: MediaItem, cost_s: float = 0.0) -> FeatureSource:
-        """Features that have landed are resident from the next step on -> where they are from. There must be room."""
-        landed = self.reserve.take(item.key)
+    def try_arrive(self, item: MediaItem, cost_s: float = 0.0) -> FeatureSource | None:
+        """Features that have landed are resident from the next step on -> where they are from. There must be room.
+
+        None if they have gone since: who reserved them may let go at any time.
+        """
+        landed = self.reserve.try_take(item.key)
+        if landed is None:
+            return None
         self._enter(item, cost_s)
         self._arrivals[item.key] = landed
         self._become_resident(self.key_of(item))

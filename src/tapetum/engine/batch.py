@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from tapetum.core.errors import TapetumError
 from tapetum.core.request import Request
@@ -103,13 +104,19 @@ class _Batch:
 
     def clear(self) -> None:
         """Give up what has not ended, and step until the executor has forgotten everything."""
-        for _, future, loads in self._building:
+        for index, future, loads in self._building:
             future.cancel()
             loads.cancel()
+            future.add_done_callback(partial(self._let_go, _name(index)))
+        for index, _ in self._built:
+            self._engine.let_go(_name(index))
         for request_id in self._running:
             self._engine.abort(request_id)
         while self._engine.has_work:
             self._engine.step()
+
+    def _let_go(self, request_id: str, _: Future[Request]) -> None:
+        self._engine.let_go(request_id)
 
     def _begin_builds(self) -> None:
         while self._todo and len(self._building) < _MAX_BUILDS and not self._is_far_ahead:
@@ -118,7 +125,7 @@ class _Batch:
             self._building.append((index, self._pool.submit(self._build, index, draft, loads), loads))
 
     def _build(self, index: int, draft: Draft, loads: Loads) -> Request:
-        terms = Terms(request_id=f"prompt-{index}", arrival_s=self._engine.clock())
+        terms = Terms(request_id=_name(index), arrival_s=self._engine.clock(), has_to_cross=True)
         return self._prompts.complete(draft, terms, loads)
 
     def _take_built(self) -> None:
@@ -166,6 +173,10 @@ class _Batch:
     @property
     def _is_far_ahead(self) -> bool:
         return self._num_patches >= _MAX_PATCHES
+
+
+def _name(index: int) -> str:
+    return f"prompt-{index}"
 
 
 def _num_patches(request: Request) -> int:

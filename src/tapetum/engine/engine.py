@@ -1,9 +1,10 @@
 """One model at work: hear who came, schedule, execute, commit, and turn tokens into text.
 
 Owns the scheduler, the executor and the answers. `add`, `abort` and `reset_caches` may be called from any thread; they
-land in an inbox that is emptied with the news. All else belongs to one thread, but what only reads may come from
-another and sees the state of some moment. `step` does one turn of everything, which is how the offline LLM runs; the
-parts that it is made of are for a loop that does some of them while a plan is executed (overlap.py).
+land in an inbox that is emptied with the news. So may `reserve` and `let_go`, which take effect at once. All else
+belongs to one thread, but what only reads may come from another and sees the state of some moment. `step` does one turn
+of everything, which is how the offline LLM runs; the parts that it is made of are for a loop that does some of them
+while a plan is executed (overlap.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
 
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
@@ -70,7 +70,7 @@ class Engine:
         self._mailbox = Mailbox()
         features = feature_tiers(tiers, facts, config.tiers)
         self._promotion = Promotion(features, self._scheduler, self._cost, self._mailbox)
-        self._reservations = Reservations(features, self._scheduler.visual, self._cost, self._mailbox)
+        self._reservations = Reservations(features, self._scheduler.visual, self._cost)
         self._answers = Answers(
             files.tokenizer, self._constraints, self.meters, self._scheduler.finish, self._promotion.forget
         )
@@ -92,15 +92,13 @@ class Engine:
     def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Future[Reserved]:
         """Keep the features of pictures within reach that the request may then come with undecoded.
 
-        Who gets any adds the request, or calls `let_go`.
+        Who asks adds the request, or calls `let_go`.
         """
-        answer: Future[Reserved] = Future()
-        self._mailbox.put(partial(self._reservations.begin, request_id, wanted, answer))
-        return answer
+        return self._reservations.ask(request_id, wanted)
 
     def let_go(self, request_id: str) -> None:
         """Of what a request has reserved that is not added."""
-        self._mailbox.put(partial(self._let_go, request_id))
+        self._reservations.let_go(request_id)
 
     @property
     def has_mail(self) -> bool:
@@ -225,7 +223,6 @@ class Engine:
         """End every request, those in the inbox too; nothing may be in flight."""
         self._tell()
         self._hear()
-        self._reservations.close()
         for request_id in (*self._constraints.drop_all(), *self._promotion.drop_all()):
             self._turn_away(request_id, Delta(finish_reason="abort"))
         now = self.clock()
@@ -250,7 +247,7 @@ class Engine:
     @property
     def _is_waiting(self) -> bool:
         """Whether somebody waits for what other threads do."""
-        return self._constraints.is_compiling or self._promotion.is_holding or self._reservations.is_searching
+        return self._constraints.is_compiling or self._promotion.is_holding
 
     def _hear(self) -> None:
         """Empty the inbox: take in, refuse and abort; and go on with those who have what they waited for."""
@@ -266,7 +263,6 @@ class Engine:
                 entry.set_result(None)
             else:
                 self._abort(entry, now)
-        self._reservations.expire(now)
         for request in self._promotion.take_ready(now):
             self._take_in(request, now)
         for request, outcome in self._constraints.take_compiled():
@@ -292,10 +288,6 @@ class Engine:
         """The end of a request that the scheduler has never met, or not taken."""
         self._promotion.forget(request_id)
         self._answers.add_news(request_id, delta)
-
-    def _let_go(self, request_id: str, now: float) -> None:
-        self._reservations.drop(request_id)
-        self._promotion.forget(request_id)
 
     def _admit(
         self, request: Request, now: float, constraint: Constraint | TapetumError | None = None

@@ -19,6 +19,7 @@ from tapetum.engine.pages import PageReader
 from tapetum.engine.prompts import PromptBuilder, PromptInput, PromptLimits, PromptPlan, Terms
 from tapetum.engine.quality import Quality
 from tapetum.engine.timely import Timeliness
+from tapetum.engine.undecoded import Reserver, Undecoded
 from tapetum.media.ingest import Ingest
 
 
@@ -33,6 +34,7 @@ class Front:
         *,
         forecast: Callable[[Workload], Forecast],
         clock: Callable[[], float],
+        reserver: Reserver | None = None,
     ) -> None:
         self.files = files
         self._ingest = Ingest(files.processor, config.media)
@@ -43,7 +45,11 @@ class Front:
         )
         target_s = config.schedule.quality_ladder_s
         quality = None if target_s is None else Quality(target_s, forecast, clock)
-        self.prompts = PromptBuilder(files, self._ingest, limits, quality, Timeliness(forecast, clock))
+        has_tiers = bool(config.tiers.feature_tiers)
+        self._undecoded = None if reserver is None else Undecoded(reserver, has_tiers=has_tiers)
+        self.prompts = PromptBuilder(
+            files, self._ingest, limits, quality, Timeliness(forecast, clock), self._undecoded
+        )
         context = min(facts.max_model_len, facts.num_blocks * facts.block_size)
         self.pages = PageReader(files, self._ingest, self.prompts, replace(limits, max_model_len=context))
 

@@ -28,7 +28,7 @@ class Holdings:
 
     def hold(self, request: Request) -> None:
         """Copy the patches of a request's pictures into the arena, as far as there is room."""
-        items = {span.item.key: span.item for span in request.prompt.spans}
+        items = {span.item.key: span.item for span in request.prompt.spans if not span.item.is_reserved}
         held = tuple(key for key, item in items.items() if self._holds(key) or self._put(item))
         with self._lock:
             self._held[request.request_id] = held

@@ -22,6 +22,8 @@ from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.loop import EngineLoop
 from tapetum.engine.meters import Metric
 from tapetum.engine.output import Delta
+from tapetum.engine.reservations import Reserved, Wanted
+from tapetum.engine.undecoded import LocalReserver
 
 OnNews = Callable[[Mapping[str, Delta]], None]
 OnDeath = Callable[[EngineDead], None]
@@ -44,7 +46,7 @@ class Link(Protocol):
         """Whatever of `add` takes time, on the caller's thread; `add` or `discard` follows."""
 
     def discard(self, request: Request) -> None:
-        """Undo `prepare`: the request will not be added."""
+        """Undo `prepare` and `reserve`: the request will not be added."""
 
     def add(self, request: Request) -> None: ...
 
@@ -73,6 +75,12 @@ class Link(Protocol):
 
     def reset_caches(self) -> None:
         """Drop every cached block and feature that no request holds."""
+
+    def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Reserved:
+        """Features that the engine keeps for a request; `add`, `discard` or `let_go` follows."""
+
+    def let_go(self, request_id: str) -> None:
+        """Of what a request has reserved that will not be added."""
 
 
 class LocalLink:
@@ -105,7 +113,7 @@ class LocalLink:
         """Nothing to do: the engine sees the same memory."""
 
     def discard(self, request: Request) -> None:
-        """Nothing to undo."""
+        self.let_go(request.request_id)
 
     def add(self, request: Request) -> None:
         self._running.add(request)
@@ -139,6 +147,12 @@ class LocalLink:
 
     def reset_caches(self) -> None:
         self._running.reset_caches()
+
+    def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Reserved:
+        return LocalReserver(self._built).reserve(request_id, wanted)
+
+    def let_go(self, request_id: str) -> None:
+        self._built.let_go(request_id)
 
     @property
     def _built(self) -> Engine:

@@ -30,6 +30,7 @@ from tapetum.engine.loads import Loads
 from tapetum.engine.options import config_from
 from tapetum.engine.output import RequestOutput
 from tapetum.engine.prompts import Draft, PromptInput
+from tapetum.engine.undecoded import LocalReserver
 
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 _MIN_PROMPTS_FOR_BAR = 16
@@ -56,6 +57,7 @@ class LLM:
             self._engine.facts,
             forecast=self._engine.forecast,
             clock=self._engine.clock,
+            reserver=LocalReserver(self._engine),
         )
         self._is_closed = False
         self._pool = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="tapetum-prompt")

@@ -34,10 +34,11 @@ from tapetum.core.stats import Backlog, SchedulerStats
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.meters import Metric
 from tapetum.engine.output import Delta
+from tapetum.engine.reservations import Reserved, Wanted
 
 
 class ItemMessage(Struct, frozen=True, kw_only=True):
-    """A MediaItem; `patches` are its bytes where they are not in the arena at `offset`."""
+    """A MediaItem; `patches` are its bytes where they are not in the arena at `offset`; none of what is reserved."""
 
     key: bytes
     geometry: Geometry
@@ -45,6 +46,8 @@ class ItemMessage(Struct, frozen=True, kw_only=True):
     offset: int
     patches: bytes
     parts: tuple[Part, ...]
+    alias: bytes
+    is_reserved: bool
     fetch_s: float
     decode_s: float
     resize_s: float
@@ -90,19 +93,27 @@ class Abort(Struct, frozen=True, tag=True):
     request_id: str
 
 
+class LetGo(Struct, frozen=True, tag=True):
+    """A request that has reserved something will not be added."""
+
+    request_id: str
+
+
 class Ask(Struct, frozen=True, kw_only=True, tag=True):
     """A question; its answer comes under the same number, in the field of the answer's kind."""
 
     number: int
     subject: str  # a field of Answer
     workload: Workload | None = None
+    request_id: str = ""
+    wanted: tuple[Wanted, ...] = ()
 
 
 class Stop(Struct, frozen=True, tag=True):
     grace_s: float
 
 
-Command = Add | Abort | Ask | Stop
+Command = Add | Abort | LetGo | Ask | Stop
 
 
 class Opening(Struct, frozen=True, kw_only=True):
@@ -146,6 +157,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag=True):
     media_keys: tuple[bytes, ...] | None = None
     forecast: Forecast | None = None
     reset_caches: bool | None = None
+    reserved: Reserved | None = None
     error: TapetumError | None = None
 
 
@@ -248,7 +260,7 @@ def _span_of(message: SpanMessage, item: MediaItem) -> Span:
 
 
 def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
-    patches = np.asarray(item.patches)
+    patches = np.zeros(0, np.uint8) if item.is_reserved else np.asarray(item.patches)
     return ItemMessage(
         key=item.key,
         geometry=item.geometry,
@@ -256,6 +268,8 @@ def _item_message(item: MediaItem, offset: int | None) -> ItemMessage:
         offset=-1 if offset is None else offset,
         patches=patches.tobytes() if offset is None else b"",
         parts=item.parts,
+        alias=item.alias,
+        is_reserved=item.is_reserved,
         fetch_s=item.fetch_s,
         decode_s=item.decode_s,
         resize_s=item.resize_s,

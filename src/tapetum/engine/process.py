@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 import numpy as np
 import zmq
@@ -36,6 +37,7 @@ from tapetum.engine.messages import (
     Command,
     Failed,
     ItemMessage,
+    LetGo,
     News,
     Opening,
     Ready,
@@ -47,6 +49,7 @@ from tapetum.engine.messages import (
     request_of,
 )
 from tapetum.engine.output import Delta
+from tapetum.engine.reservations import Reserved
 
 _log = logging.getLogger("tapetum.engine.process")  # not __main__
 BEAT_S = 1.0
@@ -151,15 +154,22 @@ class _Server:
                 self._loop.add(request_of(command, [self._item(item) for item in command.items]))
             case Abort(request_id):
                 self._loop.abort(request_id)
+            case LetGo(request_id):
+                self._engine.let_go(request_id)
             case Stop(grace_s):
                 threading.Thread(target=self._stop, args=(grace_s,), daemon=True).start()
             case Ask(subject="reset_caches"):  # the loop has to be between two steps for it
                 threading.Thread(target=self._answer, args=(command,), daemon=True).start()
+            case Ask(subject="reserved"):
+                self._reserve(command)
             case Ask():
                 self._answer(command)
 
     def _item(self, message: ItemMessage) -> MediaItem:
-        if message.offset >= 0:
+        patches: object
+        if message.is_reserved:
+            patches = None
+        elif message.offset >= 0:
             patches = self._arena.array(message.offset, message.shape)
         else:
             patches = np.frombuffer(bytearray(message.patches), np.uint8).reshape(message.shape)
@@ -168,6 +178,8 @@ class _Server:
             geometry=message.geometry,
             patches=patches,
             parts=message.parts,
+            alias=message.alias,
+            is_reserved=message.is_reserved,
             fetch_s=message.fetch_s,
             decode_s=message.decode_s,
             resize_s=message.resize_s,
@@ -175,6 +187,15 @@ class _Server:
             degraded=message.degraded,
             compared_with=message.compared_with,
         )
+
+    def _reserve(self, ask: Ask) -> None:
+        """The answer comes when tiers have been looked into, and not at all where nobody waits for it any more."""
+
+        def tell(done: Future[Reserved]) -> None:
+            if not done.cancelled():
+                self._reports.send(Answer(number=ask.number, reserved=done.result()))
+
+        self._engine.reserve(ask.request_id, ask.wanted).add_done_callback(tell)
 
     def _answer(self, ask: Ask) -> None:
         try:

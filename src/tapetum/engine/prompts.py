@@ -31,6 +31,7 @@ from tapetum.engine.loads import Loads, result_of
 from tapetum.engine.places import bind, check_count, check_ids, check_kinds, media_of
 from tapetum.engine.quality import Descent, Quality
 from tapetum.engine.timely import OnVisionTimeout, Timeliness, without_media
+from tapetum.engine.undecoded import Undecoded
 from tapetum.engine.visual_budget import MediaLoader, within
 from tapetum.media.plan import MediaPlan
 from tapetum.text.runs import Run, split_ids, split_runs
@@ -56,6 +57,7 @@ class Terms:
     priority: int = 0
     deadline_s: float | None = None
     on_vision_timeout: OnVisionTimeout = "reject"
+    has_to_cross: bool = False  # to an engine, which may keep features for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,6 +118,7 @@ class PromptBuilder:
         limits: PromptLimits,
         quality: Quality | None = None,
         timeliness: Timeliness | None = None,
+        undecoded: Undecoded | None = None,
     ) -> None:
         self._processor = files.processor
         self._tokenizer = files.tokenizer
@@ -125,6 +128,7 @@ class PromptBuilder:
         self._limits = limits
         self._quality = quality
         self._timeliness = timeliness
+        self._undecoded = undecoded
         self.feasibility = Feasibility(files.tokenizer)
         self._marks = {kind: text for text, kind in files.tokenizer.slot_texts.items()}
 
@@ -212,11 +216,16 @@ class PromptBuilder:
         """
         loads = loads or Loads()
         plans = tuple(self._planned(draft, terms.tenant, loads, is_bounded=True))
-        if self._quality is None or not self._may_shrink(draft):
-            return self._completed(draft, plans, terms, loads)
-        descent = self._descent(draft, plans, loads)
-        with self._quality.fitted(descent, terms.priority, terms.tenant) as fitted:
-            return self._completed(draft, fitted, terms, loads)
+        try:
+            if self._quality is None or not self._may_shrink(draft):
+                return self._completed(draft, plans, terms, loads)
+            descent = self._descent(draft, plans, loads)
+            with self._quality.fitted(descent, terms.priority, terms.tenant) as fitted:
+                return self._completed(draft, fitted, terms, loads)
+        except BaseException:
+            if self._undecoded is not None and terms.has_to_cross:
+                self._undecoded.let_go(terms.request_id)
+            raise
 
     def _completed(self, draft: Draft, plans: Sequence[MediaPlan], terms: Terms, loads: Loads) -> Request:
         arrangement = self._arranged(draft, plans)
@@ -226,7 +235,7 @@ class PromptBuilder:
         if self._timeliness is not None and plans:
             workload = self._workload(draft, arrangement.num_tokens, plans, terms)
             self._timeliness.check(terms.deadline_s, workload)
-        prompt = self._processor.layout(arrangement.filled(self._decoded(draft, plans, loads)))
+        prompt = self._processor.layout(arrangement.filled(self._decoded(draft, plans, terms, loads)))
         ends = frozenset() if draft.sampling.ignore_eos else self._defaults.eos_token_ids
         return Request(
             request_id=terms.request_id,
@@ -286,20 +295,30 @@ class PromptBuilder:
             loads.end()
         return plans if budget is None else within(budget, plans, self._loader)
 
-    def _decoded(self, draft: Draft, plans: Sequence[MediaPlan], loads: Loads) -> list[MediaItem]:
-        """All media in order. The first failure ends the rest."""
+    def _decoded(
+        self, draft: Draft, plans: Sequence[MediaPlan], terms: Terms, loads: Loads
+    ) -> list[MediaItem]:
+        """All media in order, decoded where the engine has not what comes of that. The first failure ends the rest."""
+        undecoded = self._undecoded if terms.has_to_cross else None
+        reserved = (None,) * len(plans) if undecoded is None else undecoded.keys(terms.request_id, plans)
         parts = draft.media
-        futures = [self._loader.decode(plan) for plan in plans]
-        loads.begin(futures)
+        items = [
+            None if key is None else self._loader.reserved(plan, key)
+            for plan, key in zip(plans, reserved, strict=True)
+        ]
+        futures = {
+            index: self._loader.decode(plans[index]) for index, item in enumerate(items) if item is None
+        }
+        loads.begin(tuple(futures.values()))
         try:
-            items = [
-                result_of(future, parts[i], i, len(parts), loads.left_s) for i, future in enumerate(futures)
-            ]
+            for index, future in futures.items():
+                items[index] = result_of(future, parts[index], index, len(parts), loads.left_s)
         finally:
             loads.end()
         return [
             replace(item, degraded=plan.degraded) if plan.degraded else item
             for item, plan in zip(items, plans, strict=True)
+            if item is not None
         ]
 
     def _check_length(self, num_text: int, num_visual: int, *, is_exact: bool = True) -> None:

@@ -18,8 +18,9 @@ from tapetum.engine.files import ModelFiles
 from tapetum.engine.find import find_model
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.link import OnDeath, OnNews
-from tapetum.engine.messages import Abort
+from tapetum.engine.messages import Abort, LetGo
 from tapetum.engine.meters import Metric
+from tapetum.engine.reservations import Reserved, Wanted
 from tapetum.engine.session import Session
 
 BUILDER = "tapetum.engine.build:build_engine"
@@ -79,6 +80,8 @@ class ProcessLink:
 
     def discard(self, request: Request) -> None:
         self._open.holdings.let_go(request.request_id)
+        if any(span.item.is_reserved for span in request.prompt.spans):
+            self.let_go(request.request_id)
 
     def add(self, request: Request) -> None:
         self._open.add(request)
@@ -117,6 +120,12 @@ class ProcessLink:
 
     def reset_caches(self) -> None:
         self._open.ask("reset_caches")
+
+    def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Reserved:
+        return self._open.reserve(request_id, wanted)
+
+    def let_go(self, request_id: str) -> None:
+        self._open.send(LetGo(request_id))
 
     def _opened(self, on_news: OnNews, on_death: OnDeath) -> Session:
         child, self._child = self._child, None

@@ -1,24 +1,23 @@
 """Reservations: pictures that the front need not decode, since the engine has their features or can load them.
 
-The front asks with what a picture was called before it was decoded. What the engine has, or finds in the tiers in less
-time than an encode would take, it keeps within reach for the request until that ends (cache/reserve.py), and the
-request may come without pixels. What it has not the front decodes. Belongs to the thread of the loop.
+The front asks with what a picture was called before it was decoded. What the engine has, or the tiers are predicted to
+bring before an encode would, is kept within reach for the request until that ends (cache/reserve.py), and the request
+may come without pixels. What it has not the front decodes. All methods may be called from any thread: nobody waits for
+a step.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from tapetum.cache.reserve import Landed
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel
 from tapetum.engine.feature_tiers import FeatureTiers
-from tapetum.engine.mailbox import Mailbox
-from tapetum.engine.searches import LEAST_LOAD_S
-from tapetum.engine.tiers import Load
 
 Reserved = tuple[bytes | None, ...]  # media keys, None for what has to be decoded
 
@@ -33,111 +32,104 @@ class Wanted:
     segments: tuple[int, ...]  # patches of each attention segment
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Question:
     request_id: str
     wanted: tuple[Wanted, ...]
     answer: Future[Reserved]
-    keys: dict[bytes, bytes]  # media keys by alias
-    until_s: float = 0.0
-    reserved: set[bytes] = field(default_factory=set)
-    load: Load | None = None
 
 
 class Reservations:
-    def __init__(
-        self, tiers: FeatureTiers | None, visual: VisualCache, cost: CostModel, mailbox: Mailbox
-    ) -> None:
+    def __init__(self, tiers: FeatureTiers | None, visual: VisualCache, cost: CostModel) -> None:
         self._tiers = tiers
         self._visual = visual
         self._cost = cost
-        self._mailbox = mailbox
+        self._lock = threading.Lock()
         self._open: dict[str, _Question] = {}  # by request id
 
     @property
-    def is_searching(self) -> bool:
-        return bool(self._open)
+    def num_open(self) -> int:
+        """Questions that are not answered."""
+        return len(self._open)
 
-    def begin(
-        self, request_id: str, wanted: tuple[Wanted, ...], answer: Future[Reserved], now: float
-    ) -> None:
-        """The answer may come at once. Who gets one adds the request, or has it forgotten."""
-        self.drop(request_id)
-        keys = {each.alias: each.key for each in wanted if each.key is not None}
-        question = self._open[request_id] = _Question(request_id, wanted, answer, keys)
-        question.until_s = now + max(LEAST_LOAD_S, sum(map(self._encode_s, wanted)))
+    def ask(self, request_id: str, wanted: tuple[Wanted, ...]) -> Future[Reserved]:
+        """Who asks adds the request then, or calls `let_go`, also when tired of waiting."""
+        question = _Question(request_id, wanted, Future())
+        with self._lock:
+            self._open[request_id] = question
         unknown = [each.alias for each in wanted if each.key is None]
         if self._tiers is not None and unknown:
-            question.load = self._tiers.load_keys(
-                unknown, lambda keys: self._mailbox.put(partial(self._named, question, keys))
-            )
+            self._tiers.load_keys(unknown, partial(self._named, question))
         else:
-            self._named(question, {}, now)
+            self._named(question, {})
+        return question.answer
 
-    def drop(self, request_id: str) -> None:
-        """Nobody waits for the answer any more, or it takes too long; nothing to do without a question."""
-        if question := self._open.get(request_id):
-            self._close(question)
+    def let_go(self, request_id: str) -> None:
+        """Of what a request has reserved that will not be added; an open question gets no answer."""
+        with self._lock:
+            question = self._open.pop(request_id, None)
+            self._visual.reserve.let_go(request_id)
+        if question is not None:
+            question.answer.cancel()
 
-    def expire(self, now: float) -> None:
-        for question in [question for question in self._open.values() if now >= question.until_s]:
-            self._close(question)
-
-    def close(self) -> None:
-        """Answer all questions with what there is."""
-        for question in list(self._open.values()):
-            self._close(question)
-
-    def _named(self, question: _Question, keys: Mapping[bytes, bytes], now: float) -> None:
+    def _named(self, question: _Question, keys: Mapping[bytes, bytes]) -> None:
         """Media keys are known as far as they can be: reserve what is here, and look for the rest."""
-        if self._open.get(question.request_id) is not question:
-            return
-        question.load = None
-        question.keys.update(keys)
+        known = {each.alias: each.key or keys.get(each.alias) for each in question.wanted}
         absent: dict[bytes, int] = {}
         for each in question.wanted:
-            key = question.keys.get(each.alias)
-            if key is None:
-                continue
-            if self._visual.whereabouts(key) in ("resident", "landed"):
-                self._reserve(question, key, each.num_tokens)
-            elif self._pays(key, each):
+            key = known[each.alias]
+            if (
+                key is not None
+                and not self._try_keep(question, key, each.num_tokens)
+                and self._pays(key, each)
+            ):
                 absent[key] = each.num_tokens
         if self._tiers is not None and absent:
-            question.load = self._tiers.load(
-                absent, lambda found: self._mailbox.put(partial(self._loaded, question, found))
-            )
+            self._tiers.load(absent, partial(self._loaded, question, known))
         else:
-            self._close(question)
+            self._close(question, known)
 
-    def _loaded(self, question: _Question, found: Mapping[bytes, Landed], now: float) -> None:
-        if self._open.get(question.request_id) is not question:
-            return
-        question.load = None
+    def _loaded(
+        self, question: _Question, known: Mapping[bytes, bytes | None], found: Mapping[bytes, Landed]
+    ) -> None:
         for key, landed in found.items():
-            num_tokens = landed.payload.shape[0]
-            if self._visual.whereabouts(key) != "encoding" and self._reserve(question, key, num_tokens):
+            self._try_keep(question, key, landed.payload.shape[0], landed)
+        self._close(question, known)
+
+    def _try_keep(
+        self, question: _Question, key: bytes, num_tokens: int, landed: Landed | None = None
+    ) -> bool:
+        """Reserve what is on the device or has landed; False if it has not, or nobody waits for it any more."""
+        with self._lock:
+            if self._open.get(question.request_id) is not question:
+                return False
+            if not self._visual.try_reserve(key, num_tokens, question.request_id):
+                return False
+            if landed is not None:
                 self._visual.reserve.land(key, landed)
-        self._close(question)
+            # asked only now: what is evicted from here on is kept
+            is_near = self._visual.whereabouts(key) in ("resident", "landed")
+            if not is_near:
+                self._visual.reserve.let_go_of(key, question.request_id)
+            return is_near
 
-    def _close(self, question: _Question) -> None:
-        del self._open[question.request_id]
-        if question.load is not None:
-            question.load.cancel()
-        keys = (question.keys.get(each.alias) for each in question.wanted)
-        question.answer.set_result(tuple(key if key in question.reserved else None for key in keys))
-
-    def _reserve(self, question: _Question, key: bytes, num_tokens: int) -> bool:
-        if self._visual.try_reserve(key, num_tokens, question.request_id):
-            question.reserved.add(key)
-        return key in question.reserved
+    def _close(self, question: _Question, known: Mapping[bytes, bytes | None]) -> None:
+        with self._lock:
+            if self._open.get(question.request_id) is not question:
+                return
+            del self._open[question.request_id]
+        keys = (known[each.alias] for each in question.wanted)
+        reserve = self._visual.reserve
+        question.answer.set_result(
+            tuple(
+                key if key is not None and reserve.is_held(key, question.request_id) else None for key in keys
+            )
+        )
 
     def _pays(self, key: bytes, wanted: Wanted) -> bool:
         """Whether a load may find it, and sooner than an encode would make it."""
         if self._tiers is None or not self._tiers.may_have(key):
             return False
-        return self._tiers.seconds(key, wanted.num_tokens) <= self._encode_s(wanted)
-
-    def _encode_s(self, wanted: Wanted) -> float:
         sizes = wanted.segments
-        return self._cost.encode_seconds(sum(sizes), sum(size * size for size in sizes))
+        encode_s = self._cost.encode_seconds(sum(sizes), sum(size * size for size in sizes))
+        return self._tiers.seconds(key, wanted.num_tokens) <= encode_s

@@ -105,7 +105,12 @@ class AsyncEngine:
             await asyncio.to_thread(self._link.stop, 0.0)
             return
         self._front = self._front or Front(
-            files, self._link.config, facts, forecast=self._link.forecast, clock=self._link.clock
+            files,
+            self._link.config,
+            facts,
+            forecast=self._link.forecast,
+            clock=self._link.clock,
+            reserver=self._link,
         )
         self._facts = facts
         self._refusal = None
@@ -336,9 +341,9 @@ class AsyncEngine:
         chosen = sampling or SamplingParams()
 
         def build() -> Request:
-            request = front.build(given, chosen, terms, loads)
+            request = front.build(given, chosen, replace(terms, has_to_cross=has_to_cross), loads)
             if has_to_cross:
-                self._link.prepare(request)
+                self._cross(request)
             return request
 
         left_s = None if terms.deadline_s is None else terms.deadline_s - self._link.clock()
@@ -355,6 +360,13 @@ class AsyncEngine:
                 "raise timeout_s or send smaller pictures",
                 param="timeout_s",
             ) from None
+
+    def _cross(self, request: Request) -> None:
+        try:
+            self._link.prepare(request)
+        except BaseException:
+            self._link.discard(request)
+            raise
 
     async def _fork(self, generation: Generation, index: int) -> Generation:
         """Another answer to the same prompt."""

@@ -36,6 +36,7 @@ from tapetum.engine.messages import (
     Ask,
     Beat,
     Failed,
+    LetGo,
     News,
     Opening,
     Ready,
@@ -45,6 +46,8 @@ from tapetum.engine.messages import (
     encode,
 )
 from tapetum.engine.output import Delta
+from tapetum.engine.reservations import Reserved, Wanted
+from tapetum.engine.undecoded import PATIENCE_S
 
 _log = logging.getLogger(__name__)
 _MAX_SILENCE_S = 10.0  # without a beat the process hangs
@@ -130,20 +133,35 @@ class Session:
 
     def ask(self, subject: str, workload: Workload | None = None) -> Answer:
         """Blocks until the engine has answered."""
+        try:
+            return self._answer_to(
+                Ask(number=next(self._numbers), subject=subject, workload=workload), _ANSWER_S
+            )
+        except TimeoutError:
+            raise CapacityError(f"the engine does not answer within {_ANSWER_S:g} s; ask again") from None
+
+    def reserve(self, request_id: str, wanted: tuple[Wanted, ...]) -> Reserved:
+        """What the engine keeps for a request, nothing where it does not say so soon."""
+        ask = Ask(number=next(self._numbers), subject="reserved", request_id=request_id, wanted=wanted)
+        try:
+            return self._answer_to(ask, PATIENCE_S).reserved or (None,) * len(wanted)
+        except TimeoutError:
+            self.send(LetGo(request_id))
+            return (None,) * len(wanted)
+
+    def _answer_to(self, ask: Ask, patience_s: float) -> Answer:
+        """Raises TimeoutError, EngineDead, or what the engine has to say against the question."""
         future: Future[Answer] = Future()
         with self._state:
             if self._death is not None:
                 raise EngineDead(self._death.message)
-            number = next(self._numbers)
-            self._questions[number] = future
-        self.send(Ask(number=number, subject=subject, workload=workload))
+            self._questions[ask.number] = future
+        self.send(ask)
         try:
-            answer = future.result(_ANSWER_S)
-        except TimeoutError:
-            raise CapacityError(f"the engine does not answer within {_ANSWER_S:g} s; ask again") from None
+            answer = future.result(patience_s)
         finally:
             with self._state:
-                self._questions.pop(number, None)
+                self._questions.pop(ask.number, None)
         if answer.error is not None:
             raise answer.error
         return answer

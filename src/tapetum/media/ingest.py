@@ -103,6 +103,19 @@ class Ingest:
         self._start(self._fetchers, ticket, lambda: ticket.deliver(document.texts(pages, ticket.go_on)))
         return ticket.future
 
+    def reserved(self, plan: MediaPlan, key: bytes) -> MediaItem:
+        """The item of a plan whose features the engine keeps: nothing is decoded."""
+        with self._state:
+            self._kept.learn(plan.alias, key)
+        return MediaItem(
+            key=key,
+            geometry=plan.geometry,
+            patches=None,
+            processor=self._config.mm_processor,
+            is_reserved=True,
+            fetch_s=plan.fetch_s,
+        )
+
     def capped(self, plan: MediaPlan, max_visual_tokens: int) -> MediaPlan:
         """The same picture or clip within so many visual tokens; raises InvalidParameter where it cannot be."""
         return self._with(plan, replace(plan.options, max_visual_tokens=max_visual_tokens))
@@ -294,12 +307,20 @@ class Ingest:
             patches=patches,
             parts=parts,
             processor=mode,
+            alias=plan.alias,
             decode_s=pictures.seconds,
             resize_s=resize_s,
         )
 
     def _alias(self, shot: Shot, geometry: Geometry, tenant: str) -> bytes:
-        return alias_key(shot, geometry, tenant=tenant, processor=self._config.mm_processor)
+        return alias_key(
+            shot,
+            geometry,
+            tenant=tenant,
+            processor=self._config.mm_processor,
+            parameters=self._processor.parameters,
+            ground=self._config.alpha_ground,
+        )
 
 
 class _Timed:

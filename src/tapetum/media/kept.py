@@ -35,6 +35,10 @@ class Kept:
         """The media key of what was made before, be the item still there or not."""
         return self._keys.get(alias)
 
+    def learn(self, alias: bytes, key: bytes) -> None:
+        """What it is, though nobody has made it here."""
+        self._keys.put(alias, key)
+
     def put(self, alias: bytes, item: MediaItem) -> None:
         self._keys.put(alias, item.key)
         size = memoryview(item.patches).nbytes  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import version
 
 import blake3
 import numpy as np
@@ -63,10 +65,19 @@ def media_key(
     )
 
 
-def alias_key(shot: Shot, geometry: Geometry, *, tenant: str, processor: ProcessorMode = "exact") -> bytes:
-    """The key of a reference that has been read but not decoded, under one checkpoint and media configuration.
+def alias_key(
+    shot: Shot,
+    geometry: Geometry,
+    *,
+    tenant: str,
+    processor: ProcessorMode = "exact",
+    parameters: Mapping[str, int] | None = None,
+    ground: tuple[int, ...] = (),
+) -> bytes:
+    """The key of a reference that has been read but not decoded.
 
-    It holds the size that results, not the options that led to it.
+    It holds the size that results, not the options that led to it, and all else that what is decoded depends on: the
+    processing of the checkpoint, the `ground` of transparent pixels and the versions of decoders.
     """
     width, height = geometry.used
     file: tuple[tuple[str, FieldValue], ...] = ()
@@ -74,7 +85,7 @@ def alias_key(shot: Shot, geometry: Geometry, *, tenant: str, processor: Process
         file = (("video", shot.file.data), ("chosen", struct.pack(f">{len(shot.indices)}q", *shot.indices)))
     return digest(
         (
-            ("what", "media alias 3"),
+            ("what", "media alias 4"),
             ("tenant", tenant),
             ("kind", geometry.kind),
             ("width", width),
@@ -83,6 +94,9 @@ def alias_key(shot: Shot, geometry: Geometry, *, tenant: str, processor: Process
             ("seconds per grid", geometry.seconds_per_grid),
             *_arrangement(geometry),
             *_mode(processor),
+            *sorted((parameters or {}).items()),
+            ("ground", bytes(ground)),
+            ("decoders", _decoders()),
             *file,
             *(field for frame in shot.frames for field in _picture_fields(frame)),
         )
@@ -103,6 +117,11 @@ def _arrangement(geometry: Geometry) -> tuple[tuple[str, FieldValue], ...]:
 def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
     """Nothing for exact pixels, whose keys stay what they were before there was another mode."""
     return () if processor == "exact" else (("processor", processor),)
+
+
+@cache
+def _decoders() -> str:
+    return ", ".join(f"{package} {version(package)}" for package in ("pillow", "av"))
 
 
 def _picture_fields(picture: Loaded) -> tuple[tuple[str, FieldValue], ...]:

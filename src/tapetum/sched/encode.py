@@ -94,10 +94,10 @@ class EncodeDraft:
         return True
 
     def try_arrive(self, item: MediaItem) -> FeatureSource | None:
-        """Bring features that have landed to the device -> where they are from; None if there is no room."""
+        """Bring features that have landed to the device -> where they are from; None if that cannot be now."""
         if self._lacks_memory(item):
             return None
-        return self._visual.arrive(item, self._alone_s(item))
+        return self._visual.try_arrive(item, self._alone_s(item))
 
     def join(self, item: MediaItem, due_s: float) -> None:
         """Someone else wants an item that may be under way."""
