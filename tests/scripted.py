@@ -10,13 +10,22 @@ same ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil
 from zlib import crc32
 
 from tapetum.core.errors import TapetumError
-from tapetum.core.media import Geometry, MediaItem, Span
-from tapetum.core.plan import BatchPlan, Executor, FeatureArrival, Payload, Row, SampledToken, StepResult
+from tapetum.core.media import EXACT, Geometry, MediaItem, Reuse, Span
+from tapetum.core.plan import (
+    BatchPlan,
+    Executor,
+    FeatureArrival,
+    Link,
+    Payload,
+    Row,
+    SampledToken,
+    StepResult,
+)
 from tapetum.core.request import Prompt, Request, SamplingParams
 
 PLACEHOLDER = 7  # token id of every picture token, as in a real model
@@ -25,6 +34,7 @@ RESOLVED = SamplingParams().resolved(SamplingParams())
 
 Script = Callable[[str, int], int]  # (request id, position) -> token id
 Seconds = Callable[[BatchPlan], tuple[float, float]]  # plan -> seconds of encode and forward
+_Part = tuple[str, bytes, int, tuple[float, ...]]  # tenant, media key, offset, placement
 
 
 class PlanError(AssertionError):
@@ -89,6 +99,7 @@ def make_request(
     deadline_s: float | None = None,
     prediction: Iterable[int] = (),
     is_atomic: bool = False,
+    reuse: Reuse = EXACT,
 ) -> Request:
     return Request(
         request_id=request_id,
@@ -101,6 +112,7 @@ def make_request(
         arrival_s=arrival_s,
         deadline_s=deadline_s,
         prediction=tuple(prediction),
+        reuse=reuse,
     )
 
 
@@ -108,7 +120,8 @@ class ScriptedExecutor(Executor):
     """Checks a plan whole before it takes effect: one that raises changes nothing.
 
     fail_requests: errors for rows of these requests, once each. fail_features: the same for encodes by media key.
-    quantum: encodes stop at multiples of this share only, so they get ahead of the plan.
+    quantum: encodes stop at multiples of this share only, so they get ahead of the plan. link_error: how far a link is
+    from fitting; None = it is not looked at.
     """
 
     def __init__(
@@ -119,6 +132,7 @@ class ScriptedExecutor(Executor):
         seconds: Seconds = lambda plan: (0.0, 0.0),
         quantum: float = 0.0,
         feature_bytes: int = 32,
+        link_error: Callable[[Link], float | None] = lambda link: 0.0,
     ) -> None:
         self.fail_requests: dict[str, TapetumError] = {}
         self.fail_features: dict[bytes, TapetumError] = {}
@@ -131,6 +145,8 @@ class ScriptedExecutor(Executor):
         self._seconds = seconds
         self._quantum = quantum
         self._feature_bytes = feature_bytes  # of a token
+        self._link_error = link_error
+        self._pictures: dict[int, _Part] = {}  # of fingerprints that rest on no link
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._host: dict[int, list[int]] = {}  # as _blocks, by slot
@@ -162,6 +178,7 @@ class ScriptedExecutor(Executor):
         exported = {key: self._payload(key) for key in plan.exports if key in self._features}
         self._move(plan)
         self._check_rows(rows, requests, features)
+        self._check_links(plan, rows, requests)
         self._requests, self._features = requests, features - failed_features.keys()
         self._shares = {key: share for key, share in shares.items() if key not in failed_features}
         self._failed_features = (self._failed_features - set(plan.dropped_features)) | failed_features.keys()
@@ -174,9 +191,11 @@ class ScriptedExecutor(Executor):
         names = [row.request_id for row in rows if row.request_id in self.fail_requests]
         failed = {request_id: self.fail_requests.pop(request_id) for request_id in names}
         encode_s, forward_s = self._seconds(plan)
+        done = [row for row in rows if row.request_id not in failed]
         return StepResult(
             step=plan.step,
-            tokens=self._run([row for row in rows if row.request_id not in failed]),
+            tokens=self._run(done),
+            links=self._link(plan.links, {row.request_id for row in done}),
             failed=failed,
             encoded={key: share for key, share in encoded.items() if key not in failed_features},
             failed_features=failed_features,
@@ -219,6 +238,18 @@ class ScriptedExecutor(Executor):
                 self._requests[row.request_id].extend(taken)
                 tokens[row.request_id] = tuple(SampledToken(token_id=token_id) for token_id in taken)
         return tokens
+
+    def _link(self, links: Sequence[Link], done: Collection[str]) -> dict[str, float]:
+        errors: dict[str, float] = {}
+        for link in links:
+            error = self._link_error(link) if link.request_id in done else None
+            if error is not None:
+                errors[link.request_id] = error
+            if error is not None and link.fits(error):
+                tokens = self._requests[link.request_id]
+                tokens.link(link.start)
+                self._put(link.block_ids, link.start, tokens.fingerprints[: link.end])
+        return errors
 
     def _sample(self, row: Row) -> list[int]:
         """The next token, and one more for each that was guessed rightly."""
@@ -285,6 +316,25 @@ class ScriptedExecutor(Executor):
             if any(writers.get(block, row.request_id) != row.request_id for block in past):
                 raise PlanError(f"another row writes into the past of request {row.request_id}")
 
+    def _check_links(self, plan: BatchPlan, rows: Sequence[Row], requests: Mapping[str, _Tokens]) -> None:
+        """Each goes on behind a row, and copies tokens of the same picture that rest on no link."""
+        size, by_request = self._block_size, {row.request_id: row for row in rows}
+        written = {block for row in rows for block in self._written(row)}
+        for link in plan.links:
+            row = by_request.get(link.request_id)
+            if row is None:
+                continue  # its picture has failed
+            if row.end != link.start or not link.first < link.start < link.end or row.has_sample:
+                raise PlanError(f"{link} is not behind {row}")
+            if len(link.block_ids) * size < link.end or written & set(link.source_ids):
+                raise PlanError(f"{link} has no blocks of its own, or its source is written")
+            for position in range(link.first, link.end):
+                block, slot = divmod(link.source_first + position - link.first, size)
+                found = self._blocks.get(link.source_ids[block], [])[slot : slot + 1]
+                part = self._pictures.get(found[0]) if found else None
+                if part is None or part != requests[link.request_id].parts.get(position):
+                    raise PlanError(f"{link} takes something else for token {position}")
+
     def _check_row(self, row: Row, tokens: _Tokens, features: set[bytes]) -> None:
         known, size = len(tokens.fingerprints), self._block_size
         end = row.end - len(row.guess)
@@ -308,12 +358,20 @@ class ScriptedExecutor(Executor):
                 raise PlanError(f"{row} ends within tokens that see each other both ways")
 
     def _write(self, row: Row, tokens: _Tokens) -> None:
+        tokens.compute(row.start)
+        fingerprints = tokens.with_guess(row.guess)[: row.end]
+        self._put(row.block_ids, row.start, fingerprints)
+        for position in range(row.start, row.end):
+            if position in tokens.parts and tokens.is_exact(position):
+                self._pictures[fingerprints[position]] = tokens.parts[position]
+
+    def _put(self, block_ids: Sequence[int], first: int, fingerprints: Sequence[int]) -> None:
+        """Those from `first` on."""
         size = self._block_size
-        for block in self._written(row):
-            start = row.block_ids.index(block) * size
-            first, last = max(start, row.start), min(start + size, row.end)
-            kept = self._blocks.get(block, [])[: first - start]
-            self._blocks[block] = kept + tokens.with_guess(row.guess)[first:last]
+        for index in range(first // size, -(-len(fingerprints) // size)):
+            start = index * size
+            kept = self._blocks.get(block_ids[index], [])[: max(0, first - start)]
+            self._blocks[block_ids[index]] = kept + list(fingerprints[max(first, start) : start + size])
 
     def _written(self, row: Row) -> tuple[int, ...]:
         return row.block_ids[row.start // self._block_size : -(-row.end // self._block_size)]
@@ -325,21 +383,19 @@ class _Tokens:
     def __init__(self, request: Request) -> None:
         self.spans = request.prompt.spans
         self.fingerprints: list[int] = []
-        self._last = hash(request.tenant)
-        parts: dict[int, tuple[object, ...]] = {}
+        self.parts: dict[int, _Part] = {}
+        self._token_ids: list[int] = []
+        self._links: list[int] = []  # where they start
+        self._root = self._last = hash(request.tenant)
         for span in self.spans:
             for position in range(span.start, span.end):
-                parts[position] = (span.key, position - span.start, span.placement)
-        for position, token_id in enumerate(request.prompt.token_ids):
-            self.append(token_id, parts.get(position))
-
-    def append(self, token_id: int, part: tuple[object, ...] | None) -> None:
-        self._last = hash((self._last, token_id, part))
-        self.fingerprints.append(self._last)
+                self.parts[position] = (request.tenant, span.key, position - span.start, span.placement)
+        self.extend(request.prompt.token_ids)
 
     def extend(self, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:
-            self.append(token_id, None)
+            self._token_ids.append(token_id)
+            self._chain(len(self.fingerprints))
 
     def with_guess(self, token_ids: Iterable[int]) -> list[int]:
         """The fingerprints as they would be behind these tokens."""
@@ -348,6 +404,30 @@ class _Tokens:
             last = hash((last, token_id, None))
             found.append(last)
         return found
+
+    def link(self, start: int) -> None:
+        """What lies from there on is not what it would be had it been computed."""
+        self._links.append(start)
+        self._chain(start)
+
+    def compute(self, start: int) -> None:
+        """What lies from there on is computed, over what is before it."""
+        if any(place >= start for place in self._links):
+            self._links = [place for place in self._links if place < start]
+            self._chain(start)
+
+    def is_exact(self, position: int) -> bool:
+        return all(position < place for place in self._links)
+
+    def _chain(self, start: int) -> None:
+        del self.fingerprints[start:]
+        last = self.fingerprints[-1] if start else self._root
+        for position in range(start, len(self._token_ids)):
+            if position in self._links:
+                last = hash((last, "link"))
+            last = hash((last, self._token_ids[position], self.parts.get(position)))
+            self.fingerprints.append(last)
+        self._last = last
 
 
 def _lacks(row: Row, requests: Mapping[str, _Tokens], keys: Mapping[bytes, TapetumError]) -> bool:

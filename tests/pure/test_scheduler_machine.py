@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tapetum.core.cost import CostModel
 from tapetum.core.errors import DeadlineOutOfReach, DeadlinePassed, EngineError, TapetumError
-from tapetum.core.media import MediaItem
-from tapetum.core.plan import BatchPlan
+from tapetum.core.media import MediaItem, Reuse
+from tapetum.core.plan import BatchPlan, Link
 from tapetum.core.request import Request
 from tapetum.core.tenant import salted
 from tapetum.sched.foresight import Foresight
@@ -65,7 +65,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             cost.observe_encode(patches, patches**2, patch_s * patches)
         self.stage = Stage(
             cost=cost,
-            executor=ScriptedExecutor(SIZE, quantum=quantum),
+            executor=ScriptedExecutor(SIZE, quantum=quantum, link_error=_link_error),
+            link_share=0.2,
+            link_tokens=1,
+            link_tolerance=0.5,
             num_blocks=num_blocks,
             num_host_slots=num_host_slots,
             feature_tokens=features,
@@ -98,6 +101,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant=st.sampled_from(["", "x", salted("y", "a"), salted("y", "b")]),
         has_stop=st.booleans(),
         patience=st.sampled_from([None, None, None, 12.0]),
+        may_link=st.booleans(),
     )
     def add(
         self,
@@ -107,6 +111,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant: str,
         has_stop: bool,
         patience: float | None,
+        may_link: bool,
     ) -> None:
         name = f"r{len(self.requests) + self.refused}"
         request = make_request(
@@ -119,6 +124,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             arrival_s=self.stage.now,
             deadline_s=None if patience is None else self.stage.now + patience,
             is_atomic=self.is_atomic,
+            reuse=Reuse(position_independent=may_link),
         )
         try:
             self.stage.add(request)
@@ -299,6 +305,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (end.error is not None) == (end.finish_reason == "error"), name
         self.answers_are_right_so_far()
         self.stage.assert_clean()
+
+
+def _link_error(link: Link) -> float | None:
+    """Of some it is not known, some do not fit, most do."""
+    return (0.0, 0.3, None, 0.9, 0.1)[(link.first + 3 * link.shift) % 5]
 
 
 def _answer(request: Request) -> list[int]:

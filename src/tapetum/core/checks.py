@@ -31,6 +31,7 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "quality_ladder_s": ("--quality-ladder", 0.001, _DAY_S, "s"),
     "max_queue_len": ("--max-queue-len", 1, 2**31 - 1, "requests"),
     "link_share": ("ScheduleConfig.link_share", 0, 1, ""),
+    "link_tokens": ("ScheduleConfig.link_tokens", 1, MAX_TOKENS, "tokens"),
     "link_tolerance": ("ScheduleConfig.link_tolerance", 0, 1e9, ""),
     "threads": ("--threads", 1, 1024, ""),
     "gpu_memory_utilization": ("--gpu-memory-utilization", 0.01, 1.0, ""),

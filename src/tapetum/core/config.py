@@ -97,8 +97,9 @@ class ScheduleConfig:
     quality_ladder_s: float | None = None  # wanted time to the first token; None = no picture is degraded
     max_queue_len: int = 4096  # waiting requests beyond this are refused
     # where requests take position-independent reuse: the share of a picture that is computed nevertheless, its first
-    # tokens, and how far these may be from what is there for them
+    # tokens, at least so many; and how far these may be from what is there for them
     link_share: float = 0.05
+    link_tokens: int = 32
     link_tolerance: float = 0.2
 
     def __post_init__(self) -> None:

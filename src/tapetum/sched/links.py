@@ -21,8 +21,6 @@ from tapetum.core.request import Phase, RequestState
 from tapetum.sched.progress import Progress
 from tapetum.sched.roster import Roster
 
-_LEAST_FRESH = 32  # tokens of a picture: what repairs a small one is not less than what repairs a large one
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -47,7 +45,8 @@ class Links:
         """The longest link for a picture whose first tokens are still to be computed; None = prefill it."""
         if not state.request.reuse.position_independent or span.is_atomic:
             return None
-        num_fresh = max(_LEAST_FRESH, ceil(self._config.link_share * (span.end - span.start)))
+        config = self._config
+        num_fresh = max(config.link_tokens, ceil(config.link_share * (span.end - span.start)))
         start = span.start + num_fresh
         if state.num_computed_tokens >= start:
             return None
@@ -68,7 +67,7 @@ class Links:
             source_ids=best.block_ids,
             source_first=best.first,
             shift=span.position - best.position,
-            tolerance=self._config.link_tolerance,
+            tolerance=config.link_tolerance,
         )
         return Offer(link, best)
 
