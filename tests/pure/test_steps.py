@@ -96,17 +96,33 @@ def test_what_one_side_does_not_want_the_other_gets() -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.floats(0, 0.1), st.floats(0, 0.1), st.booleans()), max_size=40),
+    steps=st.lists(
+        st.tuples(st.floats(0, 0.1), st.floats(0, 0.1), st.booleans(), st.booleans()), max_size=40
+    ),
     even_s=st.floats(0, 0.1),
 )
 def test_debts_are_bounded_and_vanish_when_a_side_is_content(
-    steps: list[tuple[float, float, bool]], even_s: float
+    steps: list[tuple[float, float, bool, bool]], even_s: float
 ) -> None:
+    """Of four steps; prefills in a hurry borrow a second of encodes, and no more until that is given back."""
     shares = Shares()
-    for encode_s, prefill_s, is_contended in steps:
-        shares.settle(encode_s, prefill_s, is_contended=is_contended, step_s=0.05)
-        assert abs(shares.owed_s) <= 4 * 0.05 if is_contended else shares.owed_s == 0
+    for encode_s, prefill_s, is_contended, is_urgent in steps:
+        before_s = shares.owed_s
+        shares.settle(encode_s, prefill_s, is_contended=is_contended, step_s=0.05, is_urgent=is_urgent)
+        most_s = 1.0 if is_urgent else max(4 * 0.05, before_s)
+        assert -4 * 0.05 <= shares.owed_s <= most_s if is_contended else shares.owed_s == 0
         assert 0 <= shares.of_encodes(even_s, 2 * even_s) <= 2 * even_s
+        borrowed = shares.of_encodes(even_s, 2 * even_s, is_urgent=True)
+        assert borrowed == (0 if shares.owed_s < 1 else 2 * even_s)
+
+
+def test_a_prefill_in_a_hurry_borrows_the_time_of_encodes_up_to_a_second() -> None:
+    shares, steps = Shares(), 0
+    while shares.of_encodes(0.02, 0.04, is_urgent=True) == 0:
+        shares.settle(0.0, 0.04, is_contended=True, step_s=0.05, is_urgent=True)
+        steps += 1
+    assert steps == pytest.approx(1.0 / 0.02, abs=1)
+    assert shares.of_encodes(0.02, 0.04) == 0.04
 
 
 def test_the_next_picture_is_encoded_while_the_one_before_it_is_prefilled() -> None:

@@ -4,7 +4,8 @@ A preset says how long a step may take beside requests that decode, and how long
 that has no decodes: whoever comes meanwhile waits as long.
 
     balanced     the target between tokens, and pictures and prompts get all that decodes leave of it
-    interactive  streams first: a step takes a fair bit longer than its decodes alone, and half of the target at most
+    interactive  streams first: a step takes a little longer than its decodes alone, and half of the target at most;
+                 just that where a prompt would be late else
     throughput   no target: long slices and chunks, so that as little as possible is paid twice
 """
 
@@ -24,14 +25,16 @@ class Preset:
     """Limits of a step. Slices cost a little each, so they are longer where nobody is kept waiting."""
 
     target_share: float | None  # of itl_target_ms, beside decodes; None = no limit
-    growth: float | None = None  # times what the decodes alone take, beside them
+    growth: float | None = (
+        None  # times what the decodes alone take, beside them, where no prefill is in a hurry
+    )
     encode_s: float  # of encodes, without such a limit
     prefill_s: float  # the same of prefills
 
 
 _PRESETS: dict[Schedule, Preset] = {
     "balanced": Preset(target_share=1.0, encode_s=0.1, prefill_s=0.5),
-    "interactive": Preset(target_share=0.5, growth=1.4, encode_s=0.05, prefill_s=0.25),
+    "interactive": Preset(target_share=0.5, growth=1.25, encode_s=0.05, prefill_s=0.25),
     "throughput": Preset(target_share=None, encode_s=0.5, prefill_s=2.0),
 }
 
@@ -94,10 +97,12 @@ def step_seconds_limit(config: ScheduleConfig) -> float | None:
     return None if share is None else share * config.itl_target_ms / 1e3
 
 
-def limit_beside_decodes(config: ScheduleConfig, decodes_s: float) -> float | None:
+def limit_beside_decodes(
+    config: ScheduleConfig, decodes_s: float, *, is_urgent: bool = False
+) -> float | None:
     """How long a step may take with something beside its decodes, which alone take `decodes_s`."""
     limit, growth = step_seconds_limit(config), _PRESETS[config.schedule].growth
-    return limit if limit is None or growth is None else min(limit, growth * decodes_s)
+    return limit if limit is None or growth is None or is_urgent else min(limit, growth * decodes_s)
 
 
 def kv_watermark(num_running: int, num_blocks: int) -> int:

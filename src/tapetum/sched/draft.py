@@ -18,11 +18,13 @@ from tapetum.core.media import MediaItem, Span
 from tapetum.core.plan import Link, Row
 from tapetum.core.stats import Budgets
 from tapetum.sched.budget import StepBudget
-from tapetum.sched.encode import ENCODE_SHARE, EncodeDraft, UnderWay
+from tapetum.sched.encode import ENCODE_SHARE, LEAST_SHARE, EncodeDraft, UnderWay
 from tapetum.sched.links import Links, Offer
 from tapetum.sched.progress import Progress
 from tapetum.sched.shares import Shares
 from tapetum.sched.speculate import MAX_GUESS, Outlook
+
+_SURE = 1.25  # times as long as predicted: what is in a hurry is taken so far
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Draft:
         self.links: list[Link] = []
         self.encodes = EncodeDraft(budget, visual, cost, under_way)
         self.work = Work()
+        self.is_urgent = False  # a prefill would be late if it shared the time
         self._budget = budget
         self._max_chunk = budget.tokens
         self._ledger = ledger
@@ -59,6 +62,8 @@ class Draft:
         self._cost = cost
         self._links = links
         self._for_encodes = 0.0  # seconds that prefills leave to them where they have use for it
+        self._least_s: float | None = None  # for the first chunk; None = a block, whatever that takes
+        self._is_alone = False  # a chunk or a slice, not both
         self._may_encode = True
         self._is_cut = False  # a prefill would have gone on, had there been time
 
@@ -86,18 +91,50 @@ class Draft:
                     longest = min(longest, step.max_length(seconds))
                 self._add_guess(index, progress.speculation.take(longest, step))
 
+    def hurry(self, seconds: float | None, patience: float) -> bool:
+        """Whether the prefill that goes on first, which may take `patience` times as long as it takes alone, would be
+        late if it shared a step of `seconds` with encodes; then it goes before them."""
+        if seconds is None or not self.work.decodes:
+            all_s = self._budget.encode_s + self._budget.prefill_s
+            share = self._budget.prefill_s / all_s
+        else:
+            share = (1 - ENCODE_SHARE) * max(0.0, seconds - self.seconds) / seconds
+        self.is_urgent = patience * share < _SURE
+        return self.is_urgent
+
     def limit_time(self, seconds: float | None, shares: Shares) -> None:
         """From here on the step as a whole should take `seconds` at most; without decodes nobody is kept waiting."""
         budget = self._budget
         if seconds is None or not self.work.decodes:
             both = budget.encode_s + budget.prefill_s
-            self._for_encodes = budget.encode_s = shares.of_encodes(budget.encode_s, both)
+            self._for_encodes = budget.encode_s = self._share_of_encodes(shares, budget.encode_s, both)
             budget.prefill_s = both - budget.encode_s
         else:
             budget.seconds = seconds
-            slack = max(0.0, self._slack())
-            self._for_encodes = shares.of_encodes(ENCODE_SHARE * slack, slack)
+            self._share_slack(max(0.0, self._slack()), shares)
         self.encodes.try_end(self._slack())
+
+    def _share_slack(self, slack: float, shares: Shares) -> None:
+        """Of what decodes leave, each side gets a tenth of the step at least; where there is less, or a chunk is owed
+        more than a slice, one goes alone, and each in its turn.
+
+        Where decodes leave nothing no target is kept, and both go on all the same.
+        """
+        self._for_encodes = self._share_of_encodes(shares, ENCODE_SHARE * slack, slack)
+        if slack <= 0:
+            return
+        self._least_s = LEAST_SHARE * self._limit
+        slice_s = self.encodes.least_s(self._limit)
+        is_tight = slack < slice_s + self._least_s
+        is_owed = shares.owed_s < (0.0 if is_tight else -slice_s)
+        self._is_alone = is_tight or is_owed or self._for_encodes <= 0
+        if not self._is_alone:
+            self._for_encodes = min(max(self._for_encodes, slice_s), slack - self._least_s)
+        else:
+            self._for_encodes = 0.0 if is_owed or self._for_encodes <= 0 else slack
+
+    def _share_of_encodes(self, shares: Shares, even_s: float, both_s: float) -> float:
+        return shares.of_encodes(even_s, both_s, is_urgent=self.is_urgent)
 
     def hold(self) -> None:
         """No encode is begun in this step."""
@@ -138,6 +175,7 @@ class Draft:
             prefill_s,
             is_contended=is_cut and bool(self.encodes.under_way),
             step_s=self._limit if self._budget.seconds is not None else self._limit + self._budget.prefill_s,
+            is_urgent=self.is_urgent,
         )
 
     def encode_whole(self, prefills: Sequence[Progress]) -> None:
@@ -148,8 +186,9 @@ class Draft:
         """The same with all the time that is left, which belongs to them now; slices of what does not fit."""
         self._for_encodes = inf
         self._encode_ahead(prefills, may_slice=True)
-        slack = self._slack()
-        self.encodes.add_slices(slack, longest=self._limit - min(slack, 0.0))
+        slack, longest = self._slack(), self._limit - min(self._slack(), 0.0)
+        if not (self._is_alone and self.work.chunk) or slack >= self.encodes.least_s(longest):
+            self.encodes.add_slices(slack, longest)
 
     @property
     def has_room(self) -> bool:
@@ -173,6 +212,10 @@ class Draft:
             is_next = span.start <= progress.state.num_computed_tokens
             return is_next and is_pinned and not self.encodes.is_ready(span.item)
         return False
+
+    def lacks_picture(self, progress: Progress) -> bool:
+        """Whether some picture of a prefill is still to be encoded."""
+        return not all(self.encodes.is_ready(span.item) for span, _ in progress.spans_ahead())
 
     def add_prefill(self, progress: Progress, *, share: float = 1.0) -> None:
         """Give the request the longest chunk that budget and pictures allow; no row if that is nothing.
@@ -236,12 +279,21 @@ class Draft:
         )
 
     def _chunk(self, progress: Progress, share: float) -> int:
-        """The longest chunk by tokens and time. The first of a step is never cut below one block by time."""
+        """The longest chunk by tokens and time. The first of a step is never cut to nothing by time."""
         if not self._budget.has_tokens:
             return 0
         wanted = min(progress.state.num_remaining_tokens, self._budget.tokens)
-        least = 0 if self.work.chunk else self._ledger.block_size
-        return min(wanted, max(least, self._timely(progress.state.num_computed_tokens, share)))
+        start = progress.state.num_computed_tokens
+        least = 0 if self.work.chunk else self._least(start)
+        return min(wanted, max(least, self._timely(start, share)))
+
+    def _least(self, start: int) -> int:
+        """Tokens of the first chunk, whatever the time; none where it is the turn of an encode."""
+        if self._least_s is None:
+            return self._ledger.block_size
+        if self._is_alone and self._for_encodes > 0 and self._is_kept:
+            return 0
+        return max(1, min(self._ledger.block_size, self._chunk_in(self._least_s, start)))
 
     def _past_cuts(self, progress: Progress, start: int, end: int) -> int:
         """`end`, unless that lies within tokens that see each other both ways: then what comes before them.
@@ -260,12 +312,18 @@ class Draft:
     def _timely(self, start: int, share: float = 1.0) -> int:
         """How many tokens from `start` on the step has time for, in a share of what is left of it."""
         work = self.work
-        alone = self.decodes_s
         if self._budget.seconds is None:
-            left = self._budget.prefill_s + alone - self._rows_seconds(work.chunk, work.chunk_context)
+            left = (
+                self._budget.prefill_s + self.decodes_s - self._rows_seconds(work.chunk, work.chunk_context)
+            )
         else:
             left = self._spare()
-        return self._cost.max_chunk(share * left + alone, work.decodes, work.context, start)
+        return self._chunk_in(share * left, start)
+
+    def _chunk_in(self, seconds: float, start: int) -> int:
+        """How many tokens from `start` on take so long on top of the decodes."""
+        work = self.work
+        return self._cost.max_chunk(self.decodes_s + seconds, work.decodes, work.context, start)
 
     @property
     def _limit(self) -> float:
@@ -283,8 +341,13 @@ class Draft:
 
     def _spare(self) -> float:
         """The slack that prefills may take: not what encodes that wait have a right to."""
-        is_kept = self.encodes.under_way or self.encodes.lacks_time
-        return self._slack() - (max(0.0, self._for_encodes - self.encodes.seconds) if is_kept else 0.0)
+        kept_s = max(0.0, self._for_encodes - self.encodes.seconds) if self._is_kept else 0.0
+        return self._slack() - kept_s
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether an encode waits for the time that is kept for encodes."""
+        return bool(self.encodes.under_way) or self.encodes.lacks_time
 
     def _encode_ahead(self, prefills: Sequence[Progress], *, may_slice: bool) -> None:
         """Pin the pictures ahead of these requests, in their order, as far as their encodes can begin or have begun.

@@ -20,9 +20,9 @@ from tapetum.core.plan import EncodeJob
 from tapetum.sched.budget import StepBudget
 
 ENCODE_SHARE = 0.5  # of the time that decodes leave, where prefills want it as well
+LEAST_SHARE = 0.1  # of a step's time, for an encode under way
 _MAX_UNDER_WAY = 2
 _LATER_SHARE = 0.5  # of the time for encodes, to items that are due later than one under way
-_LEAST_SHARE = 0.1  # of a step's time, for an encode under way
 _LEAST_S = 1e-4  # the same where a step seems to take no time
 _ROUNDING = 1e-6
 
@@ -115,9 +115,13 @@ class EncodeDraft:
             seconds -= needed
             self._end(current)
 
+    def least_s(self, longest: float) -> float:
+        """The shortest slice of a step that takes so long, with what its start costs."""
+        return self._cost.encode_start_s + max(LEAST_SHARE * longest, _LEAST_S)
+
     def add_slices(self, slack: float, longest: float) -> None:
         """Plan what fits `slack` for those under way, or a little where the step of `longest` has none."""
-        least = max(_LEAST_SHARE * longest, _LEAST_S)
+        least = max(LEAST_SHARE * longest, _LEAST_S)
         while self.under_way and max(slack, least) > 0:
             current, before = self.under_way[0], self.seconds
             start_s = 0.0 if self.jobs else self._cost.encode_start_s

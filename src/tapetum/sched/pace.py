@@ -26,14 +26,14 @@ class Pace:
         self._last_s: float | None = None  # when the last step ended
         self._num_seen = self._num_late = 0  # of this interval
 
-    def limit(self, decodes_s: float) -> float | None:
+    def limit(self, decodes_s: float, *, is_urgent: bool = False) -> float | None:
         """Seconds of a step whose decodes alone take so long; None where there is no target."""
-        wanted = limit_beside_decodes(self._config, decodes_s)
+        wanted = limit_beside_decodes(self._config, decodes_s, is_urgent=is_urgent)
         return None if wanted is None else self.factor * wanted
 
-    def planned(self, step: int, seconds: float, decodes_s: float) -> None:
+    def planned(self, step: int, seconds: float, decodes_s: float, *, is_urgent: bool = False) -> None:
         """A step that holds something beside its decodes should take so long."""
-        wanted = limit_beside_decodes(self._config, decodes_s)
+        wanted = limit_beside_decodes(self._config, decodes_s, is_urgent=is_urgent)
         if wanted is not None and seconds <= _ROUNDING * wanted:
             self._watched[step] = wanted
 

@@ -140,7 +140,7 @@ class Scheduler:
         draft = self._writer.write(now)
         plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs, draft.links)
         if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
-            self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s)
+            self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s, is_urgent=draft.is_urgent)
         self._budgets = self._writer.budgets(draft)
         return plan
 

@@ -8,13 +8,15 @@ more pictures. How long a chunk or a slice may be is up to the draft.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
+from math import inf
 from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
-from tapetum.core.cost import CostModel
+from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.stats import Budgets
 from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
@@ -61,11 +63,13 @@ class Writer:
         self._add_decodes(draft)
         has_waiting = bool(self._roster.waiting)
         draft.speculate(step_seconds_limit(self._config), may_grow=not has_waiting)
-        draft.limit_time(self.pace.limit(draft.decodes_s), self._shares)
-        if draft.work.decodes and self.hold.update(self._batch(), now):
+        prefills = self._by_due()
+        is_urgent = draft.hurry(self.pace.limit(draft.decodes_s), self._patience(draft, prefills, now))
+        draft.limit_time(self.pace.limit(draft.decodes_s, is_urgent=is_urgent), self._shares)
+        if draft.work.decodes and self.hold.update(self._batch(prefills), now):
             draft.hold()
-        draft.encode_whole(self._by_due())
-        self._add_prefills(draft)
+        draft.encode_whole(prefills)
+        self._add_prefills(draft, prefills)
         self._admit(draft, now)
         draft.encode_rest(self._by_due())
         draft.settle(self._shares, has_waiting=bool(self._roster.waiting))
@@ -96,12 +100,11 @@ class Writer:
             self._roster.preempt(self._roster.victim)
         return False
 
-    def _add_prefills(self, draft: Draft) -> None:
-        """A chunk for the prefills under way, in turn, as far as the step goes.
+    def _add_prefills(self, draft: Draft, prefills: Sequence[Progress]) -> None:
+        """A chunk for the prefills under way, as they are due, as far as the step goes.
 
         One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
         """
-        prefills = self._roster.turns.prefills(self._roster.running.prefills)
         behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
         if self._has_seat:
             behind += islice(self._roster.waiting, _LOOKAHEAD)
@@ -139,13 +142,21 @@ class Writer:
         return kv_watermark(len(self._roster.running), self._ledger.pool.num_blocks)
 
     def _by_due(self) -> list[Progress]:
-        """What prefills, in the order in which its pictures are encoded: by turns of tenants, as they are due."""
+        """What prefills, in the order in which to go on: by turns of tenants, as they are due."""
         return self._roster.turns.prefills(self._roster.running.prefills, key=attrgetter("due_s"))
 
-    def _batch(self) -> Batch:
+    def _patience(self, draft: Draft, prefills: Sequence[Progress], now: float) -> float:
+        """How many times as long as it takes alone the prefill that goes on first may take."""
+        if not prefills or draft.lacks_picture(prefills[0]):
+            return inf
+        first = prefills[0]
+        start, length = first.state.num_computed_tokens, first.state.num_remaining_tokens
+        return (first.due_s - now) / self._cost.step_seconds(0, 0, length, chunk_context(start, length))
+
+    def _batch(self, prefills: Sequence[Progress]) -> Batch:
         """The pictures next in line of what prefills, should nobody encode them yet."""
         batch = Batch()
-        for progress in self._by_due():
+        for progress in prefills:
             span, _ = next(progress.spans_ahead(), (None, False))
             if span is not None and self._visual.needs_encode(span.item):
                 batch.add(self._visual.job_of(span.item), progress.due_s - progress.prefill_s)
