@@ -46,14 +46,25 @@ class Stage:
 
 
 class Encoding:
-    """`stages` in order, then `collect`, which gives the features of each item, [visual tokens, hidden]."""
+    """`stages` in order, then `collect`, which gives the features of each item, [visual tokens, hidden].
 
-    def __init__(self, stages: Iterable[Stage], collect: Callable[[], list[Tensor]]) -> None:
+    `spared` is work that the stages would have more, had nothing been known of the items.
+    """
+
+    def __init__(
+        self, stages: Iterable[Stage], collect: Callable[[], list[Tensor]], spared: float = 0.0
+    ) -> None:
         self._stages = deque(stages)
         self._collect = collect
         self._row = 0  # of the first stage
         self._total = sum(stage.rows * stage.work for stage in self._stages)
         self._work = 0.0
+        self._spared = spared
+
+    @property
+    def spared(self) -> float:
+        """Share of the whole work, 0 to 1, that need not be done."""
+        return self._spared / (self._total + self._spared) if self._spared else 0.0
 
     @property
     def done(self) -> float:

@@ -89,6 +89,11 @@ class Batch:
         qkv = torch.empty(num_rows, 3 * heads, width // heads, dtype=dtype, device=device)
         return cls(x, qkv, turns)
 
+    def part(self, rows: slice) -> Batch:
+        """A run of rows, in the same memory."""
+        turns = None if self.turns is None else (self.turns[0][rows], self.turns[1][rows])
+        return Batch(self.x[rows], self.qkv[rows], turns)
+
 
 class Block:
     """One layer in three stages: all keys must be there before the first query attends, all else goes row by row."""

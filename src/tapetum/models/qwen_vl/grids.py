@@ -7,6 +7,7 @@ token are neighbours. P patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,8 +24,15 @@ def merge_order_coordinates(grid: Grid, merge: int) -> Tensor:
     return both.transpose(1, 2).reshape(h * w, 2).repeat(t, 1)
 
 
-def window_order(grids: Sequence[Grid], merge: int, side: int) -> tuple[Tensor, list[int]]:
-    """Visual tokens sorted by window, and the patches of each window.
+@dataclass(frozen=True, slots=True)
+class WindowOrder:
+    tokens: Tensor  # visual tokens, window by window
+    sizes: list[int]  # patches of each window
+    numbers: list[tuple[int, int]]  # the item of each window, and its number there: by frame, row and column
+
+
+def window_order(grids: Sequence[Grid], merge: int, side: int) -> WindowOrder:
+    """Visual tokens sorted by window.
 
     Windows are squares of `side` visual tokens, cut off at the right and bottom edge. Within each frame the full
     ones come first and equal sizes stay together, so that attention runs over few groups; the order is undone after
@@ -32,19 +40,21 @@ def window_order(grids: Sequence[Grid], merge: int, side: int) -> tuple[Tensor, 
     """
     order: list[Tensor] = []
     sizes: list[int] = []
+    numbers: list[tuple[int, int]] = []
     start = 0
-    for t, height, width in grids:
+    for item, (t, height, width) in enumerate(grids):
         h, w = height // merge, width // merge
         index = torch.arange(h * w).view(h, w)
         windows = [
             index[y : y + side, x : x + side].flatten() for y in range(0, h, side) for x in range(0, w, side)
         ]
-        windows.sort(key=len, reverse=True)
-        for _ in range(t):
-            order += [window + start for window in windows]
-            sizes += [len(window) * merge**2 for window in windows]
+        ranked = sorted(range(len(windows)), key=lambda number: len(windows[number]), reverse=True)
+        for step in range(t):
+            order += [windows[number] + start for number in ranked]
+            sizes += [len(windows[number]) * merge**2 for number in ranked]
+            numbers += [(item, step * len(windows) + number) for number in ranked]
             start += h * w
-    return torch.cat(order), sizes
+    return WindowOrder(torch.cat(order), sizes, numbers)
 
 
 def neighbours(grid: Grid, coordinates: Tensor, side: int) -> tuple[Tensor, Tensor]:

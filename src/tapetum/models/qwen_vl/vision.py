@@ -22,6 +22,7 @@ from torch import Tensor
 from tapetum.core.media import Geometry
 from tapetum.models.encoding import Encoding, KnownParts, Stage
 from tapetum.models.qwen_vl.grids import Grid, merge_order_coordinates, neighbours, window_order
+from tapetum.models.qwen_vl.windows import WindowRun, Windows, plan_windows
 from tapetum.models.vit import (
     FLOAT32_WORK,
     Batch,
@@ -69,6 +70,7 @@ class Work:
     features: Tensor  # [visual tokens, out width * (1 + deep levels)]
     whole: Segments  # one segment a frame
     windows: Segments  # one segment a window; same as `whole` without windows
+    early: Windows  # on their way through the layers before the first that sees more; none without windows
     order: Tensor | None  # [visual tokens] window order -> merge order, None if they are the same
     places: Tensor | None  # [P] the same for patches, the other way round
     positions: tuple[Tensor, Tensor] | None  # learned positions around each patch and their shares, [P, 4]
@@ -86,6 +88,8 @@ class VisionTower:
             weight, bias = fold_normalisation(kernel, config.image_mean, config.image_std)
             self._embeddings[weight.shape[1]] = ops.linear(weight, bias + more, "none")
         self._blocks = [Block(config.block, weights, f"visual.{i}.", ops) for i in range(config.depth)]
+        # layers before the first that sees beyond windows
+        self._num_early = min(config.full_attention_layers, default=config.depth) if config.window else 0
         self._merger = Merger(config, weights, "visual.merger.", ops)
         self._deep_mergers = {
             layer: Merger(config, weights, f"visual.deep.{level}.", ops, is_norm_late=True)
@@ -106,37 +110,74 @@ class VisionTower:
                 raise ValueError(
                     f"patches have shape {tuple(item.shape)}, grid {t} x {h} x {w} wants another"
                 )
-        work = self._pack(grids)
+        work = self._pack(grids, known)
         sizes = [t * h * w // self._config.merge_size**2 for t, h, w in grids]
-        return Encoding(self._stages(work, patches), collect=lambda: list(torch.split(work.features, sizes)))
+        spared = sum(
+            stage.rows * stage.work
+            for run in work.early.runs
+            if run.is_known
+            for stage in self._early(work, run)
+        )
+        stages = self._stages(work, patches)
+        return Encoding(stages, collect=lambda: list(torch.split(work.features, sizes)), spared=spared)
 
     def _stages(self, work: Work, patches: Sequence[Tensor]) -> Iterator[Stage]:
         config = self._config
-        first = 0
-        for item in patches:
-            cost = FLOAT32_WORK * item.shape[1] * config.block.width
-            yield Stage(len(item), cost, partial(self._embed, work, item, first))
-            first += len(item)
+        yield from self._embeds(work, patches)
+        for run in work.early.runs:
+            if not run.is_known:
+                yield from self._early(work, run)
+                if run.has_keys:
+                    keep = partial(work.early.keep, work.batch.x, run)
+                    yield Stage(len(run.windows), config.block.width, keep)
+        if work.early.twins:
+            copy = partial(work.early.copy_twins, work.batch.x)
+            yield Stage(len(work.early.twins), config.block.width, copy)
         merging = config.merged_width * (config.merged_width + config.out_width)
         levels = iter(range(1, 1 + len(self._deep_mergers)))
-        for index, block in enumerate(self._blocks):
+        for index in range(self._num_early, len(self._blocks)):
+            block = self._blocks[index]
             is_whole = index in config.full_attention_layers
             yield from block.stages(work.batch, work.whole if is_whole else work.windows)
             if index in self._deep_mergers:
-                run = partial(self._merge, work, self._deep_mergers[index], next(levels))
-                yield Stage(len(work.features), merging, run)
+                merge = partial(self._merge, work, self._deep_mergers[index], next(levels))
+                yield Stage(len(work.features), merging, merge)
         yield Stage(len(work.features), merging, partial(self._merge, work, self._merger, 0))
 
-    def _embed(self, work: Work, patches: Tensor, first: int, start: int, end: int) -> None:
-        """Patches [start, end) of an item that is packed from `first` on."""
-        embedded = self._embeddings[patches.shape[1]](patches[start:end].float())
-        part = slice(first + start, first + end)
+    def _embeds(self, work: Work, patches: Sequence[Tensor]) -> Iterator[Stage]:
+        """Of all patches but those of known windows."""
+        computed = None
+        if work.early.known_rows and work.places is not None:
+            computed = work.early.is_computed(len(work.batch.x))[work.places.cpu()]
+        first = 0
+        for item in patches:
+            cost = FLOAT32_WORK * item.shape[1] * self._config.block.width
+            own = (
+                torch.arange(len(item))
+                if computed is None
+                else computed[first : first + len(item)].nonzero()[:, 0]
+            )
+            if len(own):
+                yield Stage(len(own), cost, partial(self._embed, work, item, first, own))
+            first += len(item)
+
+    def _early(self, work: Work, run: WindowRun) -> Iterator[Stage]:
+        """Of a run of windows, the layers before the first that sees beyond them."""
+        batch, segments = work.batch.part(run.rows), plan_segments(run.sizes)
+        for block in self._blocks[: self._num_early]:
+            yield from block.stages(batch, segments)
+
+    def _embed(self, work: Work, patches: Tensor, first: int, rows: Tensor, start: int, end: int) -> None:
+        """The `rows` [start, end) of an item that is packed from `first` on."""
+        rows = rows[start:end].to(self._device)
+        embedded = self._embeddings[patches.shape[1]](patches[rows].float())
+        part = first + rows
         if work.positions is not None and self._positions is not None:
             indices, shares = (tensor[part] for tensor in work.positions)
             for corner in range(indices.shape[1]):
                 embedded += self._positions[indices[:, corner]] * shares[:, corner, None]
         if work.places is None:
-            work.batch.x[part] = embedded.to(self._dtype)
+            work.batch.x.index_copy_(0, part, embedded.to(self._dtype))
         else:
             work.batch.x.index_copy_(0, work.places[part], embedded.to(self._dtype))
 
@@ -149,31 +190,33 @@ class VisionTower:
         else:
             features.index_copy_(0, work.order[start:end], merged)
 
-    def _pack(self, grids: Sequence[Grid]) -> Work:
+    def _pack(self, grids: Sequence[Grid], known: Sequence[KnownParts]) -> Work:
         config, device = self._config, self._device
         each = [merge_order_coordinates(grid, config.merge_size) for grid in grids]
         coordinates = torch.cat(each)  # [P, 2]
         whole = [h * w for t, h, w in grids for _ in range(t)]
-        order, places, positions, windows = None, None, None, whole
+        order, places, positions, found = None, None, None, None
         if config.window:
-            order, windows = window_order(grids, config.merge_size, config.window)
-            patches = torch.arange(len(coordinates)).view(len(order), -1)[order].flatten()
+            found = window_order(grids, config.merge_size, config.window)
+            patches = torch.arange(len(coordinates)).view(len(found.tokens), -1)[found.tokens].flatten()
             coordinates, places = coordinates[patches], patches.argsort().to(device)
-            order = order.to(device)
+            order = found.tokens.to(device)
         if config.position_side:
-            found = [
+            corners = [
                 neighbours(grid, own, config.position_side) for grid, own in zip(grids, each, strict=True)
             ]
-            indices, shares = (torch.cat(parts).to(device) for parts in zip(*found, strict=True))
+            indices, shares = (torch.cat(parts).to(device) for parts in zip(*corners, strict=True))
             positions = indices, shares
         turns = self._ops.turns(coordinates.t().to(device), self._axes, self._frequencies, self._dtype)
         num_tokens = len(coordinates) // config.merge_size**2
         width = config.out_width * (1 + len(config.deep_layers))
+        batch = Batch.empty(config.block, len(coordinates), self._dtype, device, turns)
         return Work(
-            batch=Batch.empty(config.block, len(coordinates), self._dtype, device, turns),
+            batch=batch,
             features=torch.empty(num_tokens, width, dtype=self._dtype, device=device),
             whole=plan_segments(whole),
-            windows=plan_segments(windows),
+            windows=plan_segments(whole if found is None else found.sizes),
+            early=Windows() if found is None else plan_windows(found, known, batch.x),
             order=order,
             places=places,
             positions=positions,
