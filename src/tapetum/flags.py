@@ -170,6 +170,12 @@ _ENGINE_FLAGS: tuple[tuple[str, str, click.ParamType[Any], str], ...] = (
     ),
     ("--feature-cache-gib", "feature_cache_bytes", _GIB, "Memory for encoded pictures."),
     (
+        "--window-cache-gib",
+        "window_cache_bytes",
+        _Size("GiB", GIB, least=0),
+        "Memory for parts of pictures half encoded, which a picture that changes a little has again; 0 = none.",
+    ),
+    (
         "--block-size",
         "block_size",
         click.INT,

@@ -143,7 +143,8 @@ def normalised(pixels: Tensor) -> Tensor:
 
 def run(tower: TiledTower, pictures: list[Tensor], shares: list[float] = ()) -> Tensor:
     patches = [cut(picture) for picture in pictures]
-    batch = tower.pack(patches, bare([(len(picture), SIDE, SIDE) for picture in pictures]))
+    counts = [len(picture) for picture in pictures]
+    batch = tower.pack(patches, bare([(count, SIDE, SIDE) for count in counts]), counts)
     total = sum(map(len, patches))
     encoding = Encoding(tower.stages(batch, patches), lambda: [tower.rows(batch, 0, total)])
     for share in shares:
@@ -195,7 +196,7 @@ def test_patches_that_are_no_whole_tiles_are_refused(pair: Pair) -> None:
     tower = pair.ours()
     for shape, grid in (((15, 108), (1, 4, 4)), ((16, 108), (1, 2, 8)), ((16, 100), (1, 4, 4))):
         with pytest.raises(ValueError, match="tiles of 4 x 4 patches of 108 values are wanted"):
-            tower.pack([torch.zeros(shape, dtype=torch.uint8)], bare([grid]))
+            tower.pack([torch.zeros(shape, dtype=torch.uint8)], bare([grid]), [grid[0]])
 
 
 def test_positions_of_another_tile_are_refused(pair: Pair) -> None:

@@ -96,6 +96,7 @@ FLAGS: dict[str, tuple[str, str, str, object]] = {
     "--kv-tier": ("disk:/var/cache/kv", "tiers", "kv_tiers", ("disk:/var/cache/kv",)),
     "--visual-kv-share": ("0.5", "cache", "visual_kv_share", 0.5),
     "--feature-cache-gib": ("2", "cache", "feature_cache_bytes", 2**31),
+    "--window-cache-gib": ("0", "cache", "window_cache_bytes", 0),
     "--block-size": ("32", "cache", "block_size", 32),
     "--gpu-memory-utilization": ("0.5", "device", "gpu_memory_utilization", 0.5),
     "--limit-mm-per-prompt": ("2", "media", "limit_per_prompt", 2),

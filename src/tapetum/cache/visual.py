@@ -72,6 +72,7 @@ class VisualCache:
         self._dropped: list[bytes] = []
         self._exports: dict[bytes, None] = {}
         self._arrivals: dict[bytes, Landed] = {}
+        self._drops_windows = False
         self.num_evictions = 0
 
     def key_of(self, item: MediaItem) -> FeatureKey:
@@ -134,9 +135,19 @@ class VisualCache:
         return not item.is_reserved and self.state(self.key_of(item)) == "absent"
 
     def clear(self) -> None:
-        """Evict all that nobody pins."""
+        """Evict all that nobody pins, and all windows."""
         while self._idle:
             self._evict()
+        self.clear_windows()
+
+    def clear_windows(self) -> None:
+        """The next plan tells the executor to forget what it keeps of them."""
+        self._drops_windows = True
+
+    def take_windows(self) -> bool:
+        """Whether the next plan tells it."""
+        is_told, self._drops_windows = self._drops_windows, False
+        return is_told
 
     def check_size(self, item: MediaItem) -> None:
         """Raise MediaTooLarge for an item whose features can never fit."""

@@ -22,6 +22,7 @@ RANGES: dict[str, tuple[str, float, float, str]] = {
     "block_size": ("--block-size", 1, 2**16, "tokens"),
     "kv_cache_bytes": ("--kv-cache-memory", 1, 2**50, "bytes"),
     "feature_cache_bytes": ("--feature-cache-gib", 1, 2**50, "bytes"),
+    "window_cache_bytes": ("--window-cache-gib", 0, 2**50, "bytes"),
     "swap_bytes": ("--swap-space", 0, 2**50, "bytes"),
     "visual_kv_share": ("--visual-kv-share", 0.0, 1.0, ""),
     "max_num_seqs": ("--max-num-seqs", 1, 2**20, ""),

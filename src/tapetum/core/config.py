@@ -46,6 +46,9 @@ class CacheConfig:
     block_size: int = 16  # tokens of a KV block
     kv_cache_bytes: int | None = None  # None = a share of free memory
     feature_cache_bytes: int = GIB // 2
+    window_cache_bytes: int = (
+        GIB // 8
+    )  # of encoders with windows: for those that a picture has again; 0 = none
     swap_bytes: int | None = (
         None  # host memory for KV of preempted requests; None = 4 GiB beside a GPU, else none
     )

@@ -23,6 +23,7 @@ class ModelFacts:
     has_exact_parts: bool = (
         False  # tiles and windows come out with the same bits whatever they are encoded with
     )
+    window_cache_bytes: int = 0  # for what is kept of windows; 0 = nothing is
     num_host_slots: int = 0  # KV blocks of preempted requests that host memory holds
 
 

@@ -177,6 +177,7 @@ class BatchPlan:
     admitted: tuple[Request, ...] = ()  # new to the executor; sent once, before their first row
     released: tuple[str, ...] = ()  # requests that ended; the executor forgets them
     dropped_features: tuple[bytes, ...] = ()  # media keys whose features leave the device
+    drops_windows: bool = False  # all that the executor keeps of windows, for pictures that have them again
     exports: tuple[bytes, ...] = ()  # media keys whose features are copied out
     block_exports: tuple[BlockExport, ...] = ()
     arrivals: tuple[FeatureArrival, ...] = ()  # features that are on the device from this step on
@@ -192,7 +193,8 @@ class BatchPlan:
     @property
     def is_empty(self) -> bool:
         is_moving = self.saves or self.loads or self.exports or self.block_exports or self.block_arrivals
-        return not (self.has_work or is_moving or self.released or self.dropped_features or self.arrivals)
+        is_dropping = self.dropped_features or self.drops_windows
+        return not (self.has_work or is_moving or self.released or is_dropping or self.arrivals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +220,8 @@ class StepResult:
     encoded: Mapping[bytes, float] = field(
         default_factory=dict
     )  # media keys -> the share of the work done so far
+    # media keys -> the share of their encode's whole work that was spared, by windows that were encoded before
+    spared: Mapping[bytes, float] = field(default_factory=dict)
     failed_features: Mapping[bytes, TapetumError] = field(default_factory=dict)  # media keys not encoded
     lost_moves: frozenset[str] = (
         frozenset()

@@ -59,6 +59,7 @@ class _Pieces:
         self._failed: dict[str, TapetumError] = {}
         self._lost_loads: set[str] = set()
         self._encoded: dict[bytes, float] = {}
+        self._spared: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}
         self._exported: dict[bytes, Payload] = {}
         self._seconds = [0.0, 0.0]  # encode, forward
@@ -68,6 +69,7 @@ class _Pieces:
             step=self._step,
             released=plan.released,
             dropped_features=plan.dropped_features,
+            drops_windows=plan.drops_windows,
             exports=plan.exports,
         )
         self._exported.update(self._executor.execute(again).exported)
@@ -108,6 +110,7 @@ class _Pieces:
             tokens=self._tokens,
             failed=self._failed,
             encoded=self._encoded,
+            spared=self._spared,
             failed_features=self._failed_features,
             exported=self._exported,
             lost_moves=lost_moves | self._lost_loads,
@@ -126,6 +129,7 @@ class _Pieces:
         self._tokens.update(result.tokens)
         self._failed.update(result.failed)
         self._encoded.update(result.encoded)
+        self._spared.update(result.spared)
         self._failed_features.update(result.failed_features)
         self._exported.update(result.exported)
         self._seconds[0] += result.encode_s

@@ -34,7 +34,7 @@ _GROWTH = 5  # a size takes at most so many times as long as the one before
 def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
     """Teach the cost model what a step took."""
     if plan.encodes and not result.failed_features:
-        shares = [(result.encoded[job.item.key] - job.start, job) for job in plan.encodes]
+        shares = [(_share_done(job, result), job) for job in plan.encodes]
         patches = sum(share * job.num_patches for share, job in shares)
         squares = sum(share * job.squares for share, job in shares)
         if patches:
@@ -52,6 +52,12 @@ def observe(cost: CostModel, plan: BatchPlan, result: StepResult) -> None:
             sum(chunk_context(start, length) for start, length in chunks),
             result.forward_s,
         )
+
+
+def _share_done(job: EncodeJob, result: StepResult) -> float:
+    """Of the work that the item has by its size."""
+    key = job.item.key
+    return (result.encoded[key] - job.start) * (1 - result.spared.get(key, 0.0))
 
 
 def profile(

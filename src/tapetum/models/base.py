@@ -34,6 +34,7 @@ class ModelSpec:
     step: StepMemory
     # of each layer, the angle by which each pair of values of a key is turned with a position, [layers, D / 2]
     key_frequencies: tuple[tuple[float, ...], ...]
+    has_windows: bool = False  # its encoder does, and its first layers see nothing beyond them
 
 
 class VisionLanguageModel(Protocol):

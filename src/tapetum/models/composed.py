@@ -42,6 +42,7 @@ class Blueprint:
     vision: object = None  # the frozen numbers of tower and projector; None = the model reads text only
     vision_prefixes: tuple[str, ...] = ()  # of the canonical names of their tensors
     make_encoder: Callable[[Weights, OpTable], PictureEncoder] | None = None
+    has_windows: bool = False  # whose first layers see nothing beyond them
     deep_levels: int = 0  # decoder layers that get visual features of their own
 
 
@@ -128,6 +129,7 @@ def make_spec(blueprint: Blueprint, dtype: torch.dtype, device: torch.device) ->
         dtype=dtype,
         device=device,
         feature_size=feature_size,
+        has_windows=blueprint.has_windows,
         step=step_memory(decoder, blueprint.vision, feature_size, dtype),
         key_frequencies=tuple(decoder.ropes[rope].frequencies for rope in decoder.layer_ropes),
     )

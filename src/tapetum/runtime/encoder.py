@@ -17,6 +17,7 @@ from tapetum.models.base import VisionLanguageModel
 from tapetum.models.encoding import Encoding, KnownParts
 from tapetum.runtime.parts import Loan, loans_of, patches_of, pay_out, tiles_left
 from tapetum.runtime.store import FeatureStore
+from tapetum.runtime.windows import WindowCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,13 @@ class _Start:
 
 
 class Encoder:
-    def __init__(self, model: VisionLanguageModel, features: FeatureStore) -> None:
-        self._model, self._features = model, features
+    def __init__(
+        self, model: VisionLanguageModel, features: FeatureStore, windows: WindowCache | None = None
+    ) -> None:
+        self._model, self._features, self._windows = model, features, windows
         self._under_way: dict[bytes, _Start] = {}
         self.encoded: dict[bytes, float] = {}  # of the last call: media key -> share of the work done
+        self.spared: dict[bytes, float] = {}  # of its work, by windows that were known
         self.failed: dict[bytes, TapetumError] = {}
         self.drift: dict[bytes, float] = {}  # of those to be compared: relative difference of features
 
@@ -49,12 +53,16 @@ class Encoder:
 
     def encode(self, jobs: Sequence[EncodeJob]) -> None:
         """Whole items in one packed batch, the others by the slices they are given."""
-        self.encoded, self.failed, self.drift = {}, {}, {}
+        self.encoded, self.spared, self.failed, self.drift = {}, {}, {}, {}
         for job in jobs:
             if not job.is_whole:
                 self._attempt([job])
         if whole := [job for job in jobs if job.is_whole]:
             self._attempt(whole)
+
+    def drop_windows(self) -> None:
+        if self._windows is not None:
+            self._windows.clear()
 
     def drop(self, key: bytes) -> None:
         """Forget the features, and an encode that was to give them."""
@@ -76,10 +84,12 @@ class Encoder:
                 self._attempt([job])
 
     def _encode(self, jobs: Sequence[EncodeJob]) -> None:
-        for job, features in zip(jobs, self._begin(jobs).finish(), strict=True):
+        start = self._begin(jobs)
+        for job, features in zip(jobs, start.finish(), strict=True):
             # A copy, so that one picture does not keep the memory of the whole batch alive.
             self._keep(job.item, features.clone())
             self.encoded[job.item.key] = 1.0
+            self.spared[job.item.key] = start.encoding.spared
 
     def _advance(self, job: EncodeJob) -> None:
         """One slice. An encode that breaks off within it cannot go on: it is kept only once the slice is done."""
@@ -90,6 +100,7 @@ class Encoder:
             return
         start = self._begin([job]) if found is None or job.start <= 0 else found
         self.encoded[key] = start.encoding.advance(job.end)
+        self.spared[key] = start.encoding.spared
         if self.encoded[key] < 1:
             self._under_way[key] = start
         else:
@@ -103,7 +114,14 @@ class Encoder:
 
     def _begin(self, jobs: Sequence[EncodeJob]) -> _Start:
         loans = [loans_of(job, self._features) for job in jobs]
-        known = [KnownParts(tiles=tiles_left(job.item, own)) for job, own in zip(jobs, loans, strict=True)]
+        known = [
+            KnownParts(
+                tiles=tiles_left(job.item, own),
+                windows=() if self._windows is None else tuple(part.key for part in job.item.parts),
+                states=self._windows,
+            )
+            for job, own in zip(jobs, loans, strict=True)
+        ]
         patches = [
             patches_of(job.item, each.tiles).to(self._model.spec.device, non_blocking=True)
             for job, each in zip(jobs, known, strict=True)

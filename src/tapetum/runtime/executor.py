@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ from tapetum.runtime.runner import ModelRunner
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
 from tapetum.runtime.verify import Outcome, verify
+from tapetum.runtime.windows import WindowCache
 
 logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -52,7 +54,8 @@ class LocalExecutor:
         self._exported: dict[bytes, Payload] = {}  # and not handed over yet
         self._book = TokenBook()
         self._sampler = Sampler(seed)
-        self._encoder = Encoder(model, self._features)
+        self._windows = WindowCache(facts.window_cache_bytes) if facts.window_cache_bytes else None
+        self._encoder = Encoder(model, self._features, self._windows)
         self._linker = Linker(model.spec, model.ops, self._kv)
         self._runner = ModelRunner(model, self._kv, self._features, self._book)
 
@@ -80,6 +83,7 @@ class LocalExecutor:
             tokens={name: taken for name, taken in outcomes.items() if isinstance(taken, tuple)},
             failed={name: error for name, error in outcomes.items() if isinstance(error, TapetumError)},
             encoded=self._encoder.encoded,
+            spared=self._encoder.spared,
             failed_features=self._encoder.failed,
             links={
                 link.request_id: self._linker.link(link) for link in plan.links if link.request_id in done
@@ -104,6 +108,11 @@ class LocalExecutor:
     def encode_keys(self) -> frozenset[bytes]:
         """Media keys of the encodes under way."""
         return self._encoder.keys
+
+    @property
+    def window_bytes(self) -> int:
+        """Kept of windows, for pictures that have them again."""
+        return 0 if self._windows is None else self._windows.num_bytes
 
     def features_of(self, key: bytes) -> Tensor:
         """Features on the device, [visual tokens, hidden]."""
@@ -132,6 +141,8 @@ class LocalExecutor:
             self._sampler.remove(request_id)
         for key in plan.dropped_features:
             self._encoder.drop(key)
+        if plan.drops_windows:
+            self._encoder.drop_windows()
         for request in plan.admitted:
             self._book.add(request)
             self._sampler.add(request)
@@ -174,9 +185,14 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     check_holds_picture(model.spec, config, sizes, max_model_len)
     is_native = ops.decoder is not None
     step_bytes = largest_step_bytes(model.spec, config, sizes, max_model_len, is_native=is_native)
-    room = room_of(model.spec, config, step_bytes)
+    window_bytes = config.cache.window_cache_bytes if model.spec.has_windows and ops.has_exact_rows else 0
+    room = room_of(model.spec, config, step_bytes, window_bytes)
     num_blocks = plan_blocks(model.spec, max_model_len, config, room)
-    facts = _facts(model, max_model_len, num_blocks, config, has_exact_parts=ops.has_exact_rows)
+    facts = replace(
+        _facts(model, max_model_len, num_blocks, config),
+        has_exact_parts=ops.has_exact_rows,
+        window_cache_bytes=window_bytes,
+    )
     logger.info(
         "%s on %s in %s with %s ops: %d KV blocks of %d tokens (%s)",
         facts.model_type,
@@ -200,12 +216,7 @@ def _max_model_len(spec: ModelSpec, config: EngineConfig) -> int:
 
 
 def _facts(
-    model: VisionLanguageModel,
-    max_model_len: int,
-    num_blocks: int,
-    config: EngineConfig,
-    *,
-    has_exact_parts: bool,
+    model: VisionLanguageModel, max_model_len: int, num_blocks: int, config: EngineConfig
 ) -> ModelFacts:
     spec = model.spec
     dtype = str(spec.dtype).removeprefix("torch.")
@@ -221,7 +232,6 @@ def _facts(
         feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + str(spec.dtype).encode(),
         encoder_fingerprint=model.encoder_fingerprint + str(spec.dtype).encode(),
-        has_exact_parts=has_exact_parts,
         num_host_slots=plan_host_slots(spec, max_model_len, config),
     )
 

@@ -84,24 +84,26 @@ class Room:
     step_bytes: int  # the largest step
     feature_bytes: int
     usual_limit: int  # of KV that nobody has asked for
+    window_bytes: int = 0  # kept of windows
 
     @property
     def kv_bytes(self) -> int:
-        """Below zero where even the other two do not fit."""
-        return self.free_bytes - self.step_bytes - self.feature_bytes
+        """Below zero where even the others do not fit."""
+        return self.free_bytes - self.step_bytes - self.feature_bytes - self.window_bytes
 
     @property
     def usual_bytes(self) -> int:
         return max(0, min(self.kv_bytes, self.usual_limit))
 
     def __str__(self) -> str:
+        windows = f", windows {shown_bytes(self.window_bytes)}" if self.window_bytes else ""
         return (
             f"{shown_bytes(self.free_bytes)} may be used, the largest step takes {shown_bytes(self.step_bytes)}, "
-            f"features {shown_bytes(self.feature_bytes)}"
+            f"features {shown_bytes(self.feature_bytes)}{windows}"
         )
 
 
-def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int) -> Room:
+def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes: int = 0) -> Room:
     """What is free now that the weights are there, less what must stay free."""
     features = config.cache.feature_cache_bytes if spec.step.patch_bytes else 0
     if spec.device.type != "cuda":
@@ -112,11 +114,18 @@ def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int) -> Room:
             step_bytes=step_bytes,
             feature_bytes=features,
             usual_limit=limit,
+            window_bytes=window_bytes,
         )
     free, total = torch.cuda.mem_get_info(spec.device)
     used = total - free
     allowed = int(total * config.device.gpu_memory_utilization) - used
-    return Room(free_bytes=allowed, step_bytes=step_bytes, feature_bytes=features, usual_limit=total)
+    return Room(
+        free_bytes=allowed,
+        step_bytes=step_bytes,
+        feature_bytes=features,
+        usual_limit=total,
+        window_bytes=window_bytes,
+    )
 
 
 def host_available_bytes(meminfo: str, group_limit: str = "", group_stat: str = "") -> int:

@@ -22,7 +22,8 @@ def charges_of_encodes(
     _, per_patch, per_square = cost.encode_coefficients
     for job in jobs:
         whole = per_patch * job.num_patches + per_square * job.squares
-        yield job, (result.encoded.get(job.item.key, job.end) - job.start) * whole
+        done = result.encoded.get(job.item.key, job.end) - job.start
+        yield job, done * whole * (1 - result.spared.get(job.item.key, 0.0))
 
 
 def charges_of_rows(

@@ -57,6 +57,7 @@ class Flight:
             admitted=tuple(progress.state.request for progress in admitted),
             released=self._roster.take_released(),
             dropped_features=self._visual.take_dropped(),
+            drops_windows=self._visual.take_windows(),
             exports=self._visual.take_exports(),
             arrivals=self._visual.take_arrivals(),
         )
@@ -71,3 +72,5 @@ class Flight:
         self._visual.return_exports(plan.exports)
         self._visual.return_arrivals(plan.arrivals)
         self._visual.return_dropped(plan.dropped_features)
+        if plan.drops_windows:
+            self._visual.clear_windows()

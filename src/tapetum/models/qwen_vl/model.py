@@ -35,6 +35,7 @@ def read(directory: Path) -> Blueprint:
         vision=vision,
         vision_prefixes=("visual.",),
         make_encoder=partial(VisionTower, vision),
+        has_windows=vision.num_early > 0,
         deep_levels=len(vision.deep_layers),
     )
 

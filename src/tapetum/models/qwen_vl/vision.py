@@ -58,6 +58,11 @@ class VisionConfig:
     deep_layers: tuple[int, ...] = ()  # layers behind which a merger of their own gives features
 
     @property
+    def num_early(self) -> int:
+        """Layers before the first that sees beyond windows; none without windows."""
+        return min(self.full_attention_layers, default=self.depth) if self.window else 0
+
+    @property
     def merged_width(self) -> int:
         return self.block.width * self.merge_size**2
 
@@ -88,8 +93,6 @@ class VisionTower:
             weight, bias = fold_normalisation(kernel, config.image_mean, config.image_std)
             self._embeddings[weight.shape[1]] = ops.linear(weight, bias + more, "none")
         self._blocks = [Block(config.block, weights, f"visual.{i}.", ops) for i in range(config.depth)]
-        # layers before the first that sees beyond windows
-        self._num_early = min(config.full_attention_layers, default=config.depth) if config.window else 0
         self._merger = Merger(config, weights, "visual.merger.", ops)
         self._deep_mergers = {
             layer: Merger(config, weights, f"visual.deep.{level}.", ops, is_norm_late=True)
@@ -135,7 +138,7 @@ class VisionTower:
             yield Stage(len(work.early.twins), config.block.width, copy)
         merging = config.merged_width * (config.merged_width + config.out_width)
         levels = iter(range(1, 1 + len(self._deep_mergers)))
-        for index in range(self._num_early, len(self._blocks)):
+        for index in range(config.num_early, config.depth):
             block = self._blocks[index]
             is_whole = index in config.full_attention_layers
             yield from block.stages(work.batch, work.whole if is_whole else work.windows)
@@ -164,7 +167,7 @@ class VisionTower:
     def _early(self, work: Work, run: WindowRun) -> Iterator[Stage]:
         """Of a run of windows, the layers before the first that sees beyond them."""
         batch, segments = work.batch.part(run.rows), plan_segments(run.sizes)
-        for block in self._blocks[: self._num_early]:
+        for block in self._blocks[: self._config.num_early]:
             yield from block.stages(batch, segments)
 
     def _embed(self, work: Work, patches: Tensor, first: int, rows: Tensor, start: int, end: int) -> None:
