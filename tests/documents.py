@@ -89,7 +89,9 @@ class _File:
 
     def add_stream(self, data: bytes) -> int:
         packed = zlib.compress(data)
-        return self.add(b"<< /Length %d /Filter /FlateDecode >> stream\n%b\nendstream" % (len(packed), packed))
+        return self.add(
+            b"<< /Length %d /Filter /FlateDecode >> stream\n%b\nendstream" % (len(packed), packed)
+        )
 
     def finished(self, root: int) -> bytes:
         out = bytearray(b"%PDF-1.7\n")
@@ -100,5 +102,9 @@ class _File:
         start = len(out)
         out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(places) + 1)
         out += b"".join(b"%010d 00000 n \n" % place for place in places)
-        out += b"trailer << /Size %d /Root %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(places) + 1, root, start)
+        out += b"trailer << /Size %d /Root %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+            len(places) + 1,
+            root,
+            start,
+        )
         return bytes(out)

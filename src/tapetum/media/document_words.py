@@ -21,7 +21,7 @@ _MONTH["sept"] = 9
 _MONTH_NAME = "|".join(sorted(_MONTH, key=len, reverse=True))
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _CUT_WORD = re.compile(  # PDFium gives a hyphen at the end of a line as the first of these
-    r"([^\W\d_]+)(?:[\ufffe\x02\u00ad][ \t]*(?:\r?\n)?|[-\u2010\u2011][ \t]*\r?\n)[ \t]*([^\W\d_]+)"
+    r"(?<![^\W\d_])([^\W\d_]++)(?:[\ufffe\x02\u00ad][ \t]*(?:\r?\n)?|[-\u2010\u2011][ \t]*\r?\n)[ \t]*([^\W\d_]+)"
 )
 _GROUPED = re.compile(
     r"(?<![\w.,])\d{1,3}(?:([,.'’\u00a0\u2009\u202f])\d{3})(?:\1\d{3})*(?![\d])(?:([.,])(\d+))?"
@@ -37,21 +37,25 @@ _PIECE = re.compile(
     r"|(?P<number>\d+(?:[.,]\d+)*)"
     rf"|(?P<word>(?:(?![{_CJK}])[^\W\d_])+)"
 )
-_CODE = re.compile(r"(?=[^\s]*\d)[^\W_]+(?:[-/_.:][^\W_]+)+|(?=[^\W_]*\d)(?=[^\W_]*[^\W\d_])[^\W_]+")
-_NAMED = re.compile(r"\b(?:pages?|pp?\.)\s*(\d{1,6}(?:\s*(?:,|and|&|-|–|to|through)\s*\d{1,6})*)", re.IGNORECASE)
-_FIGURES = re.compile(r"[\d.]+")
+_CODE = re.compile(r"(?<![a-z0-9])[a-z0-9]++(?:[-/_.:][a-z0-9]++)*+")
+_NAMED = re.compile(
+    r"\b(?:pages?|pp?\.)\s*(\d{1,6}(?:\s*(?:,|and|&|-|–|to|through)\s*\d{1,6})*)", re.IGNORECASE
+)
+_PLAIN = re.compile(r"[\d.]+|[a-z./:_-]+")  # figures alone, or no figure
 _MAX_TERM = 64  # letters; what is longer is no word
 
 
 def terms_of(text: str) -> Iterator[str]:
     """Every term of a text, as often as it occurs. What can be read in two ways comes in both."""
-    text = _CUT_WORD.sub(lambda cut: f"{cut[1]}{cut[2]} {cut[1]} {cut[2]}", text)
+    for cut in _CUT_WORD.finditer(text):  # the hyphen may have been the writer's
+        yield from (stem(half.casefold()) for half in cut.groups() if len(half) <= _MAX_TERM)
+    text = _CUT_WORD.sub(r"\1\2", text)
     for number in _GROUPED.finditer(text):
         yield from _ungrouped(number)
     text = unicodedata.normalize("NFKC", text).casefold()
     yield from _dates(text)
     for code in _CODE.finditer(text):
-        if len(code[0]) <= _MAX_TERM and not _FIGURES.fullmatch(code[0]):
+        if len(code[0]) <= _MAX_TERM and not _PLAIN.fullmatch(code[0]):
             yield re.sub(r"[-/_.:]", "", code[0])
     for piece in _PIECE.finditer(text):
         if piece["cjk"]:
