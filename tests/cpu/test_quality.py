@@ -50,7 +50,7 @@ class Foretold:
                 0.0 if is_here else self._cost.encode_seconds(sum(sizes), 0.0)
                 for sizes, is_here in zip(workload.segments, is_resident, strict=True)
             ),
-            is_resident=is_resident,
+            sources=tuple("device" if is_here else "miss" for is_here in is_resident),
             is_held=tuple(key in self.resident | self.held for key in workload.media_keys),
             prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(0, length)),
             queue_s=self.queue_s,
@@ -220,10 +220,10 @@ def test_prompts_that_are_still_built_count_as_queued(builder, monkeypatch):
     told = []
     inner, coming = PromptBuilder._decoded, iter((31, 32, 33))
 
-    def decoded(self, draft, plans, loads):
+    def decoded(self, draft, plans, terms, loads):
         for seed in coming:
             told.extend(rungs(seen(builder, scene(seed))))
-        return inner(self, draft, plans, loads)
+        return inner(self, draft, plans, terms, loads)
 
     monkeypatch.setattr(PromptBuilder, "_decoded", decoded)
     told += rungs(seen(builder, scene(30)))

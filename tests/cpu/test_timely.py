@@ -85,7 +85,7 @@ def foretell(service, monkeypatch, prospect_of) -> None:
         media = len(workload.media_keys)
         return Forecast(
             encode_s=(0.0,) * media,
-            is_resident=(False,) * media,
+            sources=("miss",) * media,
             is_held=(False,) * media,
             prefill_s=0.0,
             queue_s=0.0,

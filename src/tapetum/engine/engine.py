@@ -29,7 +29,7 @@ from tapetum.engine.feature_tiers import feature_tiers
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
 from tapetum.engine.mailbox import Mailbox
-from tapetum.engine.meters import Meters, Metric
+from tapetum.engine.meters import Meters, Metric, tier_metrics
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
 from tapetum.engine.promotion import Promotion
@@ -67,6 +67,7 @@ class Engine:
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
         self._constraints = Constraints(files.tokenizer)
+        self._tiers = tiers
         self._mailbox = Mailbox()
         features = feature_tiers(tiers, facts, config.tiers)
         self._promotion = Promotion(features, self._scheduler, self._cost, self._mailbox)
@@ -126,24 +127,26 @@ class Engine:
 
     def metrics(self, heartbeat_age_s: float) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
-        return self.meters.read(self.stats, self.backlog, heartbeat_age_s)
+        behind = () if self._tiers is None else tier_metrics(self._tiers.counts())
+        return (*self.meters.read(self.stats, self.backlog, heartbeat_age_s), *behind)
 
     def forecast(self, workload: Workload) -> Forecast:
         """How long a prompt would take and wait, by the cost model."""
-        resident = frozenset(self.media_keys)
-        is_resident = tuple(key in resident for key in workload.media_keys)
+        sources = tuple(map(self._promotion.source, workload.media_keys))
         encode_s = tuple(
-            0.0 if is_here else self._cost.encode_seconds(sum(sizes), sum(size * size for size in sizes))
-            for sizes, is_here in zip(workload.segments, is_resident, strict=True)
+            self._cost.encode_seconds(sum(sizes), sum(size * size for size in sizes))
+            if source == "miss"
+            else 0.0
+            for sizes, source in zip(workload.segments, sources, strict=True)
         )
         length = workload.num_tokens
         prefill_s = self._cost.step_seconds(0, 0, length, chunk_context(0, length))
         return Forecast(
             encode_s=encode_s,
-            is_resident=is_resident,
+            sources=sources,
             is_held=tuple(
-                is_here or (key is not None and self._scheduler.has_cached(key))
-                for key, is_here in zip(workload.media_keys, is_resident, strict=True)
+                source != "miss" or (key is not None and self._scheduler.has_cached(key))
+                for key, source in zip(workload.media_keys, sources, strict=True)
             ),
             prefill_s=prefill_s,
             queue_s=self.backlog.seconds,

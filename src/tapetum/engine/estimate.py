@@ -13,8 +13,8 @@ from tapetum.engine.prompts import PromptPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaEstimate:
-    """One picture or clip; sizes are (width, height) in pixels. `cache` is device or miss; `degraded` says what a
-    load of now would leave of it."""
+    """One picture or clip; sizes are (width, height) in pixels. `cache` says where its features are as far as that is
+    known without asking a remote tier, miss = nowhere; `degraded` what a load of now would leave of it."""
 
     original: tuple[int, int]
     used: tuple[int, int]
@@ -50,12 +50,10 @@ def estimate_of(
             visual_tokens=medium.geometry.num_tokens,
             patches=medium.geometry.num_patches,
             encode_s=seconds,
-            cache="device" if is_resident else "miss",
+            cache=source,
             degraded=medium.degraded,
         )
-        for medium, seconds, is_resident in zip(
-            plan.media, forecast.encode_s, forecast.is_resident, strict=True
-        )
+        for medium, seconds, source in zip(plan.media, forecast.encode_s, forecast.sources, strict=True)
     )
     num_answer = max_tokens or max(1, facts.max_model_len - plan.num_tokens)
     reason = _obstacle(plan, num_answer, config, facts)

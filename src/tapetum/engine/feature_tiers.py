@@ -51,6 +51,11 @@ class FeatureTiers:
         """False where they are sure not to be."""
         return self._tiers.knows("features", self._name(media_key)) is not False
 
+    def source(self, media_key: bytes) -> FeatureSource | None:
+        """Where they are, as far as that is known without asking."""
+        tier = self._tiers.nearest("features", self._name(media_key))
+        return None if tier is None else SOURCES[tier]
+
     def seconds(self, media_key: bytes, num_tokens: int) -> float:
         """Predicted for a load from where they lie, or else from where somebody would put them."""
         name = self._name(media_key)

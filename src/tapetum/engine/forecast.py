@@ -34,11 +34,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Predicted seconds. Where a picture is on the device already, its encode takes none."""
+    """Predicted seconds. What is somewhere already takes none to encode."""
 
     encode_s: tuple[float, ...]
-    is_resident: tuple[bool, ...]
-    is_held: tuple[bool, ...]  # on the device as features or in cached keys and values
+    sources: tuple[str, ...]  # of features: device | host | disk | remote | miss
+    is_held: tuple[bool, ...]  # as features somewhere, or in cached keys and values
     prefill_s: float  # should nothing of the prompt be cached
     queue_s: float
     prospect: Prospect = field(default_factory=Prospect)  # from the queue to the end of the answer

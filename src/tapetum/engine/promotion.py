@@ -52,6 +52,15 @@ class Promotion:
     def num_leases(self) -> int:
         return 0 if self._searches is None else self._searches.num_leases
 
+    def source(self, media_key: bytes | None) -> str:
+        """Where features are, as far as that is known without asking. May be asked from another thread."""
+        if media_key is None:
+            return "miss"
+        state = self._visual.whereabouts(media_key)
+        if state in ("resident", "landed"):
+            return "device" if state == "resident" else "host"
+        return (self._tiers and self._tiers.source(media_key)) or "miss"
+
     def try_hold(self, request: Request, now: float) -> bool:
         """Begin to search for what the request lacks; it comes back from `take_ready`. False if it lacks nothing."""
         for span in request.prompt.spans:

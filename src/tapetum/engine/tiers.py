@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from tapetum.cache.tiers import Entry, Kind, Name, Store, TierCounts
+from tapetum.cache.tiers import Entry, Kind, Name, Store, TierCounts, TierName
 from tapetum.engine.lanes import Lane
 from tapetum.engine.transfers import Found, Load, OnLoaded, Transfers
 
@@ -57,6 +57,11 @@ class Tiers:
         """Whether a load would find the entry; None = only the load can tell."""
         answers = {lane.knows(Name(kind, key)) for lane in self._lanes.get(kind, ())}
         return True if True in answers else None if None in answers else False
+
+    def nearest(self, kind: Kind, key: bytes) -> TierName | None:
+        """Where a load would find the entry, as far as that is known without asking."""
+        lanes = (lane for lane in self._lanes.get(kind, ()) if lane.knows(Name(kind, key)))
+        return next((lane.store.tier for lane in lanes), None)
 
     def seconds(self, kind: Kind, num_bytes: int, key: bytes | None = None) -> float:
         """Predicted for a load of so much: from where it lies, or from the slowest place where it may lie."""

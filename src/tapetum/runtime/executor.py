@@ -189,7 +189,7 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     room = room_of(model.spec, config, step_bytes, window_bytes)
     num_blocks = plan_blocks(model.spec, max_model_len, config, room)
     facts = replace(
-        _facts(model, max_model_len, num_blocks, config),
+        _facts(model, max_model_len, num_blocks, config, ops.name),
         has_exact_parts=ops.has_exact_rows,
         window_cache_bytes=window_bytes,
     )
@@ -216,10 +216,12 @@ def _max_model_len(spec: ModelSpec, config: EngineConfig) -> int:
 
 
 def _facts(
-    model: VisionLanguageModel, max_model_len: int, num_blocks: int, config: EngineConfig
+    model: VisionLanguageModel, max_model_len: int, num_blocks: int, config: EngineConfig, kernels: str
 ) -> ModelFacts:
     spec = model.spec
     dtype = str(spec.dtype).removeprefix("torch.")
+    # Other kernels may round otherwise: what they make is kept apart wherever it is shared.
+    arithmetic = f" {spec.dtype} {spec.device.type} {kernels}".encode()
     return ModelFacts(
         model_type=spec.model_type,
         dtype=dtype,
@@ -230,8 +232,8 @@ def _facts(
         block_size=config.cache.block_size,
         kv_bytes_per_token=token_bytes(spec),
         feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
-        weights_fingerprint=model.weights_fingerprint + str(spec.dtype).encode(),
-        encoder_fingerprint=model.encoder_fingerprint + str(spec.dtype).encode(),
+        weights_fingerprint=model.weights_fingerprint + arithmetic,
+        encoder_fingerprint=model.encoder_fingerprint + arithmetic,
         num_host_slots=plan_host_slots(spec, max_model_len, config),
     )
 
