@@ -96,7 +96,8 @@ def foretell(service, monkeypatch, prospect_of) -> None:
 
 
 async def degradations(service) -> dict[str, float]:
-    return {metric.name: metric.values for metric in await service.metrics()}["degradations"]
+    counts = {metric.name: metric.values for metric in await service.metrics()}["degradations"]
+    return {reason: counts[reason] for reason in ("load", "timeout")}
 
 
 @pytest.mark.parametrize("stage", ["plan", "decode"])
