@@ -281,15 +281,16 @@ def test_a_source_that_came_true_again_is_taken_up_again() -> None:
     speculation = Speculation(state)
     step = (1.0, 10e-3, 1e-3)
     for _ in range(12):  # wrong for a while
+        assert speculation.look(Outlook(*step))
         if speculation.take(8, Outlook(*step)):
             speculation.settle(0)
-    assert speculation.take(8, Outlook(*step)) == ()
+    assert speculation.look(Outlook(*step)) and speculation.take(8, Outlook(*step)) == ()
     taken = [bool(_taken(speculation, step)) for _ in range(400)]
     assert sum(taken[:40]) == 0 and sum(taken[-50:]) > 30
 
 
 def _taken(speculation: Speculation, step: tuple[float, float, float]) -> tuple[int, ...]:
-    guess = speculation.take(8, Outlook(*step))
+    guess = speculation.take(8, Outlook(*step)) if speculation.look(Outlook(*step)) else ()
     if guess:
         speculation.settle(len(guess))
     return guess
@@ -363,3 +364,14 @@ def test_off_is_off() -> None:
     stage.add(make_request("a", [5] * 10, max_tokens=30, prediction=[5] * 30))
     stage.drain()
     assert _steps(stage) == 30 and stage.scheduler.stats().num_guessed_tokens == 0
+
+
+def test_where_one_row_among_many_gains_nothing_nothing_is_looked_for() -> None:
+    """However well it is guessed: what a step costs the scheduler is not spent on that."""
+
+    state = RequestState(make_request("a", [1, 2], max_tokens=500, prediction=range(100)))
+    speculation = Speculation(state)
+    state.output_token_ids.append(0)
+    assert speculation.look(Outlook(100, 1e-3)) and not speculation.look(Outlook(256, 1e-3))
+    few, many = Outlook(100.0, 1e-3), Outlook(256.0, 1e-3)
+    assert few.best_length(0.9, MAX_GUESS) and not many.best_length(0.9, MAX_GUESS)

@@ -83,7 +83,7 @@ class Draft:
         """Let decodes verify guesses within a step of `seconds`, in blocks that nobody else wants."""
         step = Outlook(self.work.decodes, self._cost.step_seconds(self.work.decodes, self.work.context))
         for index, progress in enumerate(self.owners):
-            if progress.speculation is not None:
+            if progress.speculation is not None and progress.speculation.look(step):
                 longest = min(progress.num_tokens_left - 1, self._budget.tokens)
                 longest = min(longest, self._ledger.num_slots_ahead(progress.state, may_grow=may_grow))
                 step.seconds_per_token = self._token_seconds(self.rows[index].end)

@@ -44,6 +44,8 @@ class Lookup:
     def append(self, token_id: int) -> None:
         """The next token of the answer. A single other word in the expected text is stepped over."""
         self._own.token_ids.append(token_id)
+        if not self._expected.token_ids:
+            return
         expected, was_followed = self._expected.token_ids, self._is_followed
         self._is_followed = self._place < len(expected) and expected[self._place] == token_id
         self._has_slipped = was_followed and not self._is_followed
@@ -54,11 +56,12 @@ class Lookup:
         tail = self._own.token_ids[-_LONG:]
         if self._is_followed:
             return self._guess(self._expected, self._place, longest, "followed")
-        place, agreed = self._expected.find(tail, self._place)
-        own_place, own_agreed = self._own.find(tail, len(self._own.token_ids))
-        text = self._expected
-        if own_agreed > agreed:
-            text, place, agreed = self._own, own_place, own_agreed
+        text = self._own
+        place, agreed = text.find(tail, len(text.token_ids))
+        if self._expected.token_ids:
+            expected_place, expected_agreed = self._expected.find(tail, self._place)
+            if expected_agreed >= agreed:
+                text, place, agreed = self._expected, expected_place, expected_agreed
         if agreed < _LEAST:
             return self._guess(self._expected, self._place, longest, "short") if self._has_slipped else None
         if text is self._expected:
@@ -84,9 +87,9 @@ class _Text:
         """The place with the most of `tail` before it, of equal ones the nearest -> (place, tokens that agree)."""
         self._take_in()
         best, most = -1, 0
-        if len(tail) < _LEAST:
+        place = self._latest.get(_pair(tail[-2], tail[-1]), -1) if len(tail) >= _LEAST else -1
+        if place < 0:
             return best, most
-        place = self._latest.get(_pair(tail[-2], tail[-1]), -1)
         for _ in range(_MAX_TRIED):
             if place < 0:
                 break
@@ -121,14 +124,15 @@ class _Text:
 
     def _take_in(self) -> None:
         """Index further, up to the place before the last token: a place has a token."""
-        start = len(self._earlier)
-        for place in range(start, min(start + _TAKEN_IN, len(self.token_ids))):
-            earlier = -1
-            if place >= _LEAST:
-                pair = _pair(self.token_ids[place - 2], self.token_ids[place - 1])
-                earlier = self._latest.get(pair, -1)
-                self._latest[pair] = place
-            self._earlier.append(earlier)
+        token_ids, latest, earlier = self.token_ids, self._latest, self._earlier
+        start = len(earlier)
+        for place in range(start, min(start + _TAKEN_IN, len(token_ids))):
+            if place < _LEAST:
+                earlier.append(-1)
+                continue
+            pair = token_ids[place - 2] << 32 | token_ids[place - 1]
+            earlier.append(latest.get(pair, -1))
+            latest[pair] = place
 
 
 def _pair(first: int, second: int) -> int:

@@ -169,8 +169,6 @@ class Tokens:
             self._settle_guess(progress, row, num_accepted=len(tokens) - 1)
         if reason:
             return self._roster.end(progress, reason, now, tokens=tokens[:count])
-        if progress.speculation is not None:
-            progress.speculation.append(token.token_id for token in tokens)
         return TokenEvent(progress.request_id, tokens, None, None, stats)
 
     def _note_first(self, progress: Progress, now: float) -> RequestStats:

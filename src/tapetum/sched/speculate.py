@@ -8,7 +8,6 @@ little: a step whose time grows with every row has nothing to give. What came of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tapetum.core.request import RequestState
@@ -52,17 +51,44 @@ class Speculation:
             "long": _Rate(1.4, 2.0),
             "short": _Rate(0.8, 2.0),
         }
+        self._found: Guess | None = None
         self._taken: Guess | None = None
+        self._num_read = 0  # tokens of the answer
+        self._most_gain = self._hoped()
         self._num_idle = 0
         self._num_vain = 0  # times that nothing was worth guessing, one after the other
         self._num_to_rest = 0  # tokens
 
+    def look(self, step: Outlook) -> bool:
+        """Whether there is something to guess, and it might pay in such a step; `take` says whether it does."""
+        if not step.may_gain(self._most_gain):  # among many rows one gains too little
+            self._num_idle += 1
+            self._note(is_vain=True)
+            return False
+        output, lookup = self._state.output_token_ids, self._lookup
+        while self._num_read < len(output):
+            lookup.append(output[self._num_read])
+            self._num_read += 1
+        self._found = lookup.guess(MAX_GUESS)
+        if self._found is None:
+            self._note(is_vain=True)
+            return False
+        return True
+
     def take(self, longest: int, step: Outlook) -> tuple[int, ...]:
-        """Tokens to verify in a step of this outlook; () where there are none or they would not pay."""
+        """Tokens of what was found to verify in a step of this outlook; () where they would not pay."""
         taken = self._take(longest, step)
-        self._num_vain = 0 if taken else self._num_vain + 1
-        self._num_to_rest = min(self._num_vain // 2, _LONGEST_REST)
+        self._note(is_vain=not taken)
         return taken
+
+    def _hoped(self) -> float:
+        """The most tokens that a guess should yield."""
+        rates = (rate.value for rate in self._rates.values())
+        return _expected(max(_RETRY_RATE, *rates), MAX_GUESS)
+
+    def _note(self, *, is_vain: bool) -> None:
+        self._num_vain = self._num_vain + 1 if is_vain else 0
+        self._num_to_rest = min(self._num_vain // 2, _LONGEST_REST)
 
     @property
     def is_resting(self) -> bool:
@@ -75,13 +101,15 @@ class Speculation:
         self._num_idle += 1
 
     def _take(self, longest: int, step: Outlook) -> tuple[int, ...]:
-        guess = self._lookup.guess(min(longest, MAX_GUESS)) if longest > 0 else None
-        if guess is None:
+        guess, self._found = self._found, None
+        assert guess is not None, "something was found"
+        longest = min(longest, len(guess.token_ids))
+        if longest < 1:
             return ()
         rate = self._rates[guess.kind].value
-        length = step.best_length(rate, len(guess.token_ids))
+        length = step.best_length(rate, longest)
         if not length:
-            length = self._retry(len(guess.token_ids), step)
+            length = self._retry(longest, step)
         if not length:
             return ()
         self._num_idle = 0
@@ -101,14 +129,10 @@ class Speculation:
         guess, self._taken = self._taken, None
         assert guess is not None, "a guess is taken before it is settled"
         self._rates[guess.kind].observe(num_accepted, len(guess.token_ids))
+        self._most_gain = self._hoped()
         if guess.is_predicted:
             self._state.num_predicted_right += num_accepted
             self._state.num_predicted_wrong += len(guess.token_ids) - num_accepted
-
-    def append(self, token_ids: Iterable[int]) -> None:
-        """The answer goes on."""
-        for token_id in token_ids:
-            self._lookup.append(token_id)
 
 
 @dataclass(slots=True)
@@ -137,7 +161,16 @@ class Outlook:
         left = max(0.0, seconds - self.seconds)
         return int(min(MAX_GUESS, left / max(self.seconds_per_token, _LEAST_SECONDS)))
 
+    def may_gain(self, num_tokens: float) -> bool:
+        """Whether so many more would be enough, if they took no time."""
+        return num_tokens > (_LEAST_GAIN - 1) * self.num_expected
+
     def take(self, length: int, rate: float) -> None:
         """A guess of such a length goes into the step."""
-        self.num_expected += sum(rate**place for place in range(1, length + 1))
+        self.num_expected += _expected(rate, length)
         self.seconds += length * self.seconds_per_token
+
+
+def _expected(rate: float, length: int) -> float:
+    """Tokens that a guess of such a length should yield."""
+    return sum(rate**place for place in range(1, length + 1))
