@@ -9,6 +9,7 @@ same ones.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil
@@ -133,6 +134,7 @@ class ScriptedExecutor(Executor):
         quantum: float = 0.0,
         feature_bytes: int = 32,
         link_error: Callable[[Link], float | None] = lambda link: 0.0,
+        block_bytes: int = 0,
     ) -> None:
         self.fail_requests: dict[str, TapetumError] = {}
         self.fail_features: dict[bytes, TapetumError] = {}
@@ -147,6 +149,7 @@ class ScriptedExecutor(Executor):
         self._feature_bytes = feature_bytes  # of a token
         self._link_error = link_error
         self._pictures: dict[int, _Part] = {}  # of fingerprints that rest on no link
+        self._block_bytes = block_bytes or 8 * block_size
         self._requests: dict[str, _Tokens] = {}
         self._released: set[str] = set()
         self._host: dict[int, list[int]] = {}  # as _blocks, by slot
@@ -176,6 +179,7 @@ class ScriptedExecutor(Executor):
         failed_features = {key: error for key, error in self.fail_features.items() if key in keys}
         rows = [row for row in plan.rows if not _lacks(row, requests, failed_features)]
         exported = {key: self._payload(key) for key in plan.exports if key in self._features}
+        exported_blocks = self._export_blocks(plan)
         self._move(plan)
         self._check_rows(rows, requests, features)
         self._check_links(plan, rows, requests)
@@ -200,6 +204,7 @@ class ScriptedExecutor(Executor):
             encoded={key: share for key, share in encoded.items() if key not in failed_features},
             failed_features=failed_features,
             exported=exported,
+            exported_blocks=exported_blocks,
             encode_s=encode_s,
             forward_s=forward_s,
         )
@@ -219,7 +224,26 @@ class ScriptedExecutor(Executor):
                 raise PlanError(f"features {arrival.key!r} arrive twice")
             features.add(arrival.key)
 
+    def _export_blocks(self, plan: BatchPlan) -> dict[bytes, Payload]:
+        """Blocks as what was written there."""
+        exported = {}
+        for export in plan.block_exports:
+            for name, block in zip(export.names, export.block_ids, strict=True):
+                if len(self._blocks.get(block, ())) != self._block_size:
+                    raise PlanError(f"block {block} is copied out before it is full")
+                data = struct.pack(f"<{self._block_size}q", *self._blocks[block])
+                exported[name] = Payload(
+                    dtype="float32",
+                    shape=(self._block_bytes // 4,),
+                    data=data.ljust(self._block_bytes, b"\0"),
+                )
+        return exported
+
     def _move(self, plan: BatchPlan) -> None:
+        for arrival in plan.block_arrivals:
+            for block, payload in zip(arrival.block_ids, arrival.payloads, strict=True):
+                data = bytes(payload.data)[: 8 * self._block_size]  # type: ignore[call-overload]
+                self._blocks[block] = list(struct.unpack(f"<{self._block_size}q", data))
         for move in plan.saves:
             for block, slot in zip(move.block_ids, move.slots, strict=True):
                 self._host[slot] = self._blocks[block]

@@ -45,6 +45,7 @@ class Stage:
         feature_tokens: int = 100,
         is_caching: bool = True,
         cost: CostModel | None = None,
+        load_s: Callable[[int], float] | None = None,
         executor: ScriptedExecutor | None = None,
         step_seconds: Callable[[BatchPlan], float] = lambda plan: 1.0,
         **schedule: object,
@@ -59,7 +60,7 @@ class Stage:
         )
         self.cost = cost or CostModel()
         self.scheduler = build_scheduler(
-            config, make_facts(num_blocks, max_model_len, num_host_slots), self.cost
+            config, make_facts(num_blocks, max_model_len, num_host_slots), self.cost, load_s
         )
         self.executor = executor or ScriptedExecutor(SIZE)
         self.now = 0.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tapetum.cache.blocks import BlockPool
-from tapetum.cache.eviction import Quotas
+from tapetum.cache.eviction import Quotas, Worth
 from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
 from tapetum.cache.prefix import PrefixNode, PrefixTree
 from tests.scripted import make_item, make_prompt
@@ -219,8 +219,11 @@ class TreeMachine(RuleBasedStateMachine):
         root, path = name
         assert self._is_leaf(name) and not self._is_held(name)
         model = self.published[name]
-        is_within = not self._num_exceeded(name)
-        assert self.tree.order.is_dearer(cost_s) == (is_within and model.level > self.age + cost_s)
+        newcomer = Worth(-1, "nobody", has_picture=False, cost_s=cost_s)
+        is_once = sum(other.uses == 1 for other in self.published.values()) > QUOTAS.once * NUM_BLOCKS
+        is_kept = (-self._num_exceeded(name), model.level) > (-is_once, self.age + cost_s)
+        is_equal = (-self._num_exceeded(name), model.level) == (-is_once, self.age + cost_s)
+        assert self.tree.order.prefers(newcomer) == (not is_kept and not is_equal)
         self.tree.evict()
         assert self.tree.match(root, path) == self.tree.match(root, path[:-1])
         self.age = max(self.age, model.level)

@@ -151,7 +151,13 @@ class EvictionOrder:
     def first(self) -> Worth:
         """Who goes next. There must be a candidate."""
         exceeded = self._exceeded()
-        return min(self._tops(), key=lambda worth: (-exceeded.by(worth), worth.level, worth.ticket))
+        return min(self._tops(), key=lambda worth: _rank(worth, exceeded))
+
+    def prefers(self, worth: Worth) -> bool:
+        """Whether the next to go should make room for a block that is not there yet. There must be a candidate."""
+        self.place(worth)
+        exceeded = self._exceeded()
+        return _rank(self.first(), exceeded) <= _rank(worth, exceeded)
 
     def evict(self, worth: Worth) -> None:
         """It goes."""
@@ -159,11 +165,6 @@ class EvictionOrder:
         self.discard(worth)
         self._age = max(self._age, worth.level)
         self.num_reused -= worth.is_reused
-
-    def is_dearer(self, cost_s: float) -> bool:
-        """Whether the next to go is within its quotas and stands above what is used for the first time now."""
-        worth = self.first()
-        return not self._exceeded().by(worth) and worth.level > self._age + cost_s
 
     @property
     def num_visual_budget(self) -> int:
@@ -196,3 +197,8 @@ class EvictionOrder:
         kind = (worth.has_picture, worth.is_reused)
         own = self._by_account.setdefault(worth.account, {})
         return self._all[kind], own.setdefault(kind, _Shelf())
+
+
+def _rank(worth: Worth, exceeded: _Exceeded) -> tuple[int, float, int]:
+    """The lowest goes first; what has no ticket yet goes before others of its level."""
+    return -exceeded.by(worth), worth.level, worth.ticket

@@ -12,26 +12,21 @@ equal one, the request moves over to that and gives its own back: block lists ma
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tapetum.cache.blocks import BlockPool
-from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
 from tapetum.cache.prefix import PrefixNode, PrefixTree
+from tapetum.cache.prompt_blocks import PromptBlocks
 from tapetum.cache.sightings import Sighting
-from tapetum.core.cost import CostModel, chunk_context
-from tapetum.core.request import Prompt, Request, RequestState
-from tapetum.core.tenant import account_of
+from tapetum.core.cost import CostModel
+from tapetum.core.request import Request, RequestState
 
 
 @dataclass(slots=True, eq=False)
 class _Account:
     """What the ledger knows of one request beyond its block list."""
 
-    root: Hashable
-    name: str  # that its blocks are counted under
-    parts: list[tuple[SpanPart, ...]]  # pictures in each block of the prompt
-    encode_s: dict[bytes, float] = field(default_factory=dict)  # media key -> seconds of encode by token
-    keys: list[BlockKey] = field(default_factory=list)  # of full blocks, as far as they were needed
+    blocks: PromptBlocks
     node: PrefixNode | None = None  # of the last published block
     num_published: int = 0
 
@@ -72,7 +67,7 @@ class Ledger:
         """
         assert not state.block_ids, f"request {state.request.request_id} holds blocks already"
         account = self._account(state.request)
-        matched = self._match(state, account)
+        matched = self._match(state, account.blocks)
         num_fresh = self._num_blocks(state.num_tokens) - len(matched)
         num_revived = sum(self.pool.is_cached(node.block) for node in matched)
         if not self.has_room(num_fresh + num_revived + spare):
@@ -88,7 +83,7 @@ class Ledger:
 
     def num_found(self, state: RequestState) -> int:
         """Tokens of a request without blocks that `admit` would find in the tree."""
-        return len(self._match(state, self._new_account(state.request))) * self.block_size
+        return len(self._match(state, self.blocks_of(state.request))) * self.block_size
 
     def extend(self, state: RequestState, num_ahead: int = 0) -> bool:
         """See to blocks for the newest token and so many behind it; False if there is no room."""
@@ -122,12 +117,12 @@ class Ledger:
         if account.num_published >= num_full:  # asked of every row
             return
         num_full = min(num_full, state.num_exact_tokens // self.block_size)
-        self._fill_keys(state, account, num_full)
+        keys = account.blocks.keys(num_full, state.output_token_ids)
         first, known = account.num_published, []
         for index in range(first, num_full):
             own = state.block_ids[index]
-            cost_s = self._cost_s(state.request.prompt, account, index)
-            node = self.tree.publish(account.root, account.node, account.keys[index], own, cost_s)
+            cost_s = account.blocks.cost_s(index)
+            node = self.tree.publish(account.blocks.root, account.node, keys[index], own, cost_s)
             if node.block != own:
                 self.tree.acquire(node)
                 self._release(own)
@@ -140,7 +135,7 @@ class Ledger:
     def sightings(self, state: RequestState, media_key: bytes) -> Iterator[Sighting]:
         """Where a picture of the request lies in what others have published for the same tenant."""
         account = self._accounts[state.request.request_id]
-        return iter(()) if self.tree is None else self.tree.sightings.find(account.root, media_key)
+        return iter(()) if self.tree is None else self.tree.sightings.find(account.blocks.root, media_key)
 
     def hold(self, sighting: Sighting) -> None:
         """Keep its blocks until `let_go`."""
@@ -153,6 +148,11 @@ class Ledger:
         for node in reversed(sighting.path):
             self._release(node.block)
 
+    def last_published(self, state: RequestState) -> PrefixNode | None:
+        """The end of what others can find of what the request has computed."""
+        account = self._accounts.get(state.request.request_id)
+        return None if account is None else account.node
+
     def release(self, state: RequestState) -> None:
         """Give back what the request holds, deepest blocks first; published ones stay findable."""
         self._accounts.pop(state.request.request_id, None)
@@ -160,9 +160,24 @@ class Ledger:
             self._release(block)
         state.block_ids = ()
 
+    def blocks_of(self, request: Request) -> PromptBlocks:
+        return PromptBlocks(request, self.block_size, self._fingerprints, self._cost)
+
+    def allocate(self, blocks: PromptBlocks, index: int) -> int:
+        """A block for the tokens of that place; evicts if none is free. There must be one.
+
+        One at a time, so that quotas see what is taken already.
+        """
+        if not self.pool.num_free:
+            assert self.tree is not None, "blocks are cached without a tree"
+            self.tree.evict()
+        return self.pool.allocate(blocks.tag(index), blocks.account)
+
     def _append(self, state: RequestState, account: _Account, num_blocks: int) -> None:
         first = len(state.block_ids)
-        state.block_ids += tuple(self._allocate(account, index) for index in range(first, first + num_blocks))
+        state.block_ids += tuple(
+            self.allocate(account.blocks, index) for index in range(first, first + num_blocks)
+        )
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -170,59 +185,17 @@ class Ledger:
     def _account(self, request: Request) -> _Account:
         account = self._accounts.get(request.request_id)
         if account is None:
-            account = self._accounts[request.request_id] = self._new_account(request)
+            account = self._accounts[request.request_id] = _Account(self.blocks_of(request))
         return account
 
-    def _new_account(self, request: Request) -> _Account:
-        prompt = request.prompt
-        parts = span_parts(prompt.spans, len(prompt.token_ids), self.block_size)
-        root = (request.tenant, *self._fingerprints)
-        return _Account(root=root, name=account_of(request.tenant), parts=parts)
-
-    def _match(self, state: RequestState, account: _Account) -> list[PrefixNode]:
+    def _match(self, state: RequestState, blocks: PromptBlocks) -> list[PrefixNode]:
         if self.tree is None:
             return []
         num_blocks = (state.num_tokens - 1) // self.block_size
-        self._fill_keys(state, account, num_blocks)
-        return self.tree.match(account.root, account.keys[:num_blocks])
-
-    def _fill_keys(self, state: RequestState, account: _Account, num_blocks: int) -> None:
-        prompt, size = state.request.prompt.token_ids, self.block_size
-        for index in range(len(account.keys), num_blocks):
-            start, end = index * size, (index + 1) * size
-            token_ids = prompt[start:end]
-            if len(token_ids) < size:
-                outputs = state.output_token_ids[max(0, start - len(prompt)) : end - len(prompt)]
-                token_ids = (*token_ids, *outputs)
-            account.keys.append(BlockKey(token_ids, self._parts(account, index)))
-
-    def _parts(self, account: _Account, index: int) -> tuple[SpanPart, ...]:
-        return account.parts[index] if index < len(account.parts) else ()
-
-    def _allocate(self, account: _Account, index: int) -> int:
-        """A block for the tokens of that place; evicts if none is free.
-
-        One at a time, so that quotas see what is taken already.
-        """
-        if not self.pool.num_free:
-            assert self.tree is not None, "blocks are cached without a tree"
-            self.tree.evict()
-        return self.pool.allocate(tag_of(self._parts(account, index), self.block_size), account.name)
+        return self.tree.match(blocks.root, blocks.keys(num_blocks, state.output_token_ids))
 
     def _release(self, block: int) -> None:
         if self.tree is None:
             self.pool.release(block)
         else:
             self.tree.release(block)
-
-    def _cost_s(self, prompt: Prompt, account: _Account, index: int) -> float:
-        """Predicted seconds to compute a block again: its tokens behind those before it, its share of encodes."""
-        parts = self._parts(account, index)
-        if parts and not account.encode_s:
-            for span in prompt.spans:
-                geometry = span.item.geometry
-                whole_s = self._cost.encode_seconds(geometry.num_patches, geometry.squares)
-                account.encode_s[span.key] = whole_s / (span.end - span.start)
-        pairs = chunk_context(index * self.block_size, self.block_size)
-        prefill_s = self._cost.step_seconds(0, 0, self.block_size, pairs) - self._cost.step_seconds(0, 0)
-        return prefill_s + sum(account.encode_s[part.media_key] * (part.last - part.first) for part in parts)

@@ -18,6 +18,8 @@ from tapetum.cache.eviction import EvictionOrder, Quotas, Worth
 from tapetum.cache.keys import BlockKey, SpanPart
 from tapetum.cache.sightings import Sightings
 
+Root = tuple[Hashable, ...]
+
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
@@ -25,11 +27,13 @@ class PrefixNode:
 
     block: int
     key: BlockKey
-    root: Hashable
+    root: Root
     parent: PrefixNode | None
     siblings: dict[BlockKey, PrefixNode]
     worth: Worth
     children: dict[BlockKey, PrefixNode] = field(default_factory=dict)
+    name: bytes = b""  # in the tiers; empty = not worked out
+    is_kept: bool = False  # in a tier, or on its way there
 
     def parts_of(self, media_key: bytes) -> list[SpanPart]:
         """The parts of one picture: the end of one place and the beginning of another may lie in a block."""
@@ -41,7 +45,7 @@ class PrefixTree:
         self.order = EvictionOrder(pool, quotas or Quotas())
         self.sightings = Sightings()
         self._pool = pool
-        self._roots: dict[Hashable, dict[BlockKey, PrefixNode]] = {}
+        self._roots: dict[Root, dict[BlockKey, PrefixNode]] = {}
         self._nodes: dict[int, PrefixNode] = {}  # by block
         self.num_evictions = 0
 
@@ -57,7 +61,11 @@ class PrefixTree:
         """Whether some of a picture is in a published block. May be asked from another thread."""
         return media_key in self.sightings
 
-    def match(self, root: Hashable, keys: Sequence[BlockKey]) -> list[PrefixNode]:
+    def has(self, node: PrefixNode) -> bool:
+        """Whether it has not been forgotten."""
+        return self._nodes.get(node.block) is node
+
+    def match(self, root: Root, keys: Sequence[BlockKey]) -> list[PrefixNode]:
         """The longest published run that begins with `keys`."""
         found: list[PrefixNode] = []
         level = self._roots.get(root, {})
@@ -70,7 +78,7 @@ class PrefixTree:
         return found
 
     def publish(
-        self, root: Hashable, parent: PrefixNode | None, key: BlockKey, block: int, cost_s: float = 0.0
+        self, root: Root, parent: PrefixNode | None, key: BlockKey, block: int, cost_s: float = 0.0
     ) -> PrefixNode:
         """The node for `key` below `parent` (None = the root): the one that is there, or a new one for `block`.
 

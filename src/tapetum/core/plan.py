@@ -163,10 +163,11 @@ class BlockExport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """One step. Order of execution: exports, block_exports, saves, loads, released, dropped_features, admitted,
-    arrivals, block_arrivals, encodes, rows, links.
+    """One step. Order of execution: exports, block_exports, block_arrivals, saves, loads, released, dropped_features,
+    admitted, arrivals, encodes, rows, links.
 
-    Exports and saves come before anything that drops or overwrites what they copy, a load of the same step among that.
+    Exports and saves come before anything that drops or overwrites what they copy, a load of the same step among that;
+    what arrives may be saved.
     """
 
     step: int

@@ -41,6 +41,8 @@ class SchedulerStats:
     num_host_blocks: int  # of preempted requests, in host memory now
     num_saved_blocks: int  # moved to the host
     num_loaded_blocks: int  # and back
+    num_exported_blocks: int  # copied out for the tiers
+    num_arrived_blocks: int  # that came from there
     num_linked: int  # pictures taken over from another place
     num_rejected_links: int  # and prefilled, because they would not have fitted
     num_linked_tokens: int  # of those taken over

@@ -28,12 +28,14 @@ from tapetum.engine.execution import Outcome, carry_out
 from tapetum.engine.feature_tiers import feature_tiers
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.forecast import Forecast, Workload
+from tapetum.engine.kv_tiers import kv_tiers
 from tapetum.engine.mailbox import Mailbox
 from tapetum.engine.meters import Meters, Metric, tier_metrics
 from tapetum.engine.output import Delta
 from tapetum.engine.profile import observe
 from tapetum.engine.promotion import Promotion
 from tapetum.engine.reservations import Reservations, Reserved, Wanted
+from tapetum.engine.resumption import Resumption
 from tapetum.engine.tiers import Tiers
 from tapetum.sched import build_scheduler
 from tapetum.sched.foresight import Foresight
@@ -63,13 +65,15 @@ class Engine:
         self._executor = executor
         self._cost = cost or CostModel()
         self.at_end = ExitStack()  # what is to be done once nothing more will be asked
-        self._scheduler = build_scheduler(config, facts, self._cost)
+        blocks = kv_tiers(tiers, facts)
+        self._scheduler = build_scheduler(config, facts, self._cost, blocks.seconds if blocks else None)
         # a request to add, the id of one to abort, or who waits for the caches to be reset
         self._inbox: deque[Request | str | Future[None]] = deque()
         self._constraints = Constraints(files.tokenizer)
         self._tiers = tiers
         self._mailbox = Mailbox()
         features = feature_tiers(tiers, facts, config.tiers)
+        self._resumption = Resumption(blocks, self._scheduler, self._mailbox, facts.num_blocks)
         self._promotion = Promotion(features, self._scheduler, self._cost, self._mailbox)
         self._reservations = Reservations(features, self._scheduler.visual, self._cost)
         self._answers = Answers(
@@ -214,6 +218,7 @@ class Engine:
             else:
                 later.append(event)
         self._promotion.keep(plan, result)
+        self._resumption.keep()
         self._untold.append((outcome, later, now))
 
     def abandon(self, plan: BatchPlan) -> None:
@@ -226,7 +231,8 @@ class Engine:
         """End every request, those in the inbox too; nothing may be in flight."""
         self._tell()
         self._hear()
-        for request_id in (*self._constraints.drop_all(), *self._promotion.drop_all()):
+        held = (*self._resumption.drop_all(), *self._promotion.drop_all())
+        for request_id in (*self._constraints.drop_all(), *held):
             self._turn_away(request_id, Delta(finish_reason="abort"))
         now = self.clock()
         self._answers.tell(self._scheduler.close(now), now)
@@ -250,7 +256,8 @@ class Engine:
     @property
     def _is_waiting(self) -> bool:
         """Whether somebody waits for what other threads do."""
-        return self._constraints.is_compiling or self._promotion.is_holding
+        is_holding = self._resumption.is_holding or self._promotion.is_holding
+        return self._constraints.is_compiling or is_holding
 
     def _hear(self) -> None:
         """Empty the inbox: take in, refuse and abort; and go on with those who have what they waited for."""
@@ -259,20 +266,31 @@ class Engine:
         while self._inbox:
             entry = self._inbox.popleft()
             if isinstance(entry, Request):
-                if not self._promotion.try_hold(entry, now):
-                    self._take_in(entry, now)
+                if not self._resumption.try_hold(entry, now):
+                    self._promote(entry, now)
             elif isinstance(entry, Future):
                 self._scheduler.reset_caches()
                 entry.set_result(None)
             else:
                 self._abort(entry, now)
+        for request in self._resumption.take_ready(now):
+            self._promote(request, now)
         for request in self._promotion.take_ready(now):
             self._take_in(request, now)
         for request, outcome in self._constraints.take_compiled():
             self._admit(request, now, outcome)
-        late = {**self._promotion.drop_late(now), **self._constraints.drop_late(now)}
-        for request_id, error in late.items():
+        late = (
+            self._resumption.drop_late(now),
+            self._promotion.drop_late(now),
+            self._constraints.drop_late(now),
+        )
+        for request_id, error in (entry for errors in late for entry in errors.items()):
             self._turn_away(request_id, Delta(finish_reason="error", error=error))
+
+    def _promote(self, request: Request, now: float) -> None:
+        """Its blocks are where they can be: what it lacks then is pictures whose tokens are still to be computed."""
+        if not self._promotion.try_hold(request, now):
+            self._take_in(request, now)
 
     def _take_in(self, request: Request, now: float) -> None:
         """All its pictures are where they can be: what it lacks then is its grammar."""
@@ -282,7 +300,8 @@ class Engine:
             self._admit(request, now)
 
     def _abort(self, request_id: str, now: float) -> None:
-        if self._promotion.drop(request_id) or self._constraints.drop(request_id):
+        held = (self._resumption, self._promotion, self._constraints)
+        if any(holder.drop(request_id) for holder in held):
             self._turn_away(request_id, Delta(finish_reason="abort"))
         elif event := self._scheduler.abort(request_id, now):
             self._answers.tell((event,), now)

@@ -62,6 +62,7 @@ class _Pieces:
         self._spared: dict[bytes, float] = {}
         self._failed_features: dict[bytes, TapetumError] = {}
         self._exported: dict[bytes, Payload] = {}
+        self._exported_blocks: dict[bytes, Payload] = {}
         self._seconds = [0.0, 0.0]  # encode, forward
 
     def forget(self, plan: BatchPlan) -> None:
@@ -71,8 +72,12 @@ class _Pieces:
             dropped_features=plan.dropped_features,
             drops_windows=plan.drops_windows,
             exports=plan.exports,
+            block_exports=plan.block_exports,
+            block_arrivals=plan.block_arrivals,
         )
-        self._exported.update(self._executor.execute(again).exported)
+        result = self._executor.execute(again)
+        self._exported.update(result.exported)
+        self._exported_blocks.update(result.exported_blocks)
 
     def load(self, move: Move) -> None:
         again = BatchPlan(step=self._step, loads=(move,))
@@ -113,6 +118,7 @@ class _Pieces:
             spared=self._spared,
             failed_features=self._failed_features,
             exported=self._exported,
+            exported_blocks=self._exported_blocks,
             lost_moves=lost_moves | self._lost_loads,
             encode_s=self._seconds[0],
             forward_s=self._seconds[1],

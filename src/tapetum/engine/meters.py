@@ -132,6 +132,7 @@ class Meters:
         evicted = {"kv": stats.prefix_evictions, "features": stats.feature_evictions}
         links = {"linked": stats.num_linked, "rejected": stats.num_rejected_links}
         degradations = {**self._degradations, "position_independent": stats.num_linked}
+        travelled = {"out": stats.num_exported_blocks, "in": stats.num_arrived_blocks}
         moved = {
             "out": stats.num_saved_blocks * self._block_bytes,
             "in": stats.num_loaded_blocks * self._block_bytes,
@@ -145,6 +146,7 @@ class Meters:
             *_budgets(stats.budgets),
             _labelled("kv_blocks", "KV blocks held or cached.", "gauge", "tag", stats.blocks_by_tag),
             *_accounts(stats),
+            _labelled("kv_tier_blocks", "KV blocks to tiers and back.", "counter", "direction", travelled),
             _of_tier("device", "tier_bytes", kept),
             _of_tier("device", "tier_evictions", evicted),
             _labelled("cost_error_ratio", "Predicted by actual seconds.", "gauge", "stage", errors),

@@ -63,6 +63,7 @@ class LocalExecutor:
     def execute(self, plan: BatchPlan) -> StepResult:
         began = time.perf_counter()
         self._export(plan.exports)
+        exported_blocks = self._export_blocks(plan)
         moved_bytes = self._move(plan)
         moved = time.perf_counter()
         self._take_over(plan)
@@ -90,6 +91,7 @@ class LocalExecutor:
             },
             drift=self._encoder.drift,
             exported=exported,
+            exported_blocks=exported_blocks,
             encode_s=encoded - started,
             forward_s=forwarded - encoded,
             move_s=moved - began,
@@ -124,16 +126,25 @@ class LocalExecutor:
             if key in self._features.keys:
                 self._exported[key] = payload_of(self._features.get(key))
 
+    def _export_blocks(self, plan: BatchPlan) -> dict[bytes, Payload]:
+        exported: dict[bytes, Payload] = {}
+        for export in plan.block_exports:
+            exported.update(zip(export.names, self._kv.export(export.block_ids), strict=True))
+        return exported
+
     def _move(self, plan: BatchPlan) -> int:
-        """Save and load blocks -> bytes that were copied."""
-        if not (plan.saves or plan.loads):
-            return 0
+        """Let blocks arrive, save and load them -> bytes that were copied, with those of exports before."""
+        for arrival in plan.block_arrivals:
+            self._kv.arrive(arrival.block_ids, arrival.payloads)
         for move in plan.saves:
             self._kv.save(move.block_ids, move.slots)
         for move in plan.loads:
             self._kv.load(move.slots, move.block_ids)
-        self._wait()
-        return self._kv.num_bytes(sum(len(move.slots) for move in (*plan.saves, *plan.loads)))
+        moves = (plan.block_exports, plan.block_arrivals, plan.saves, plan.loads)
+        num_blocks = sum(len(move.block_ids) for kind in moves for move in kind)
+        if num_blocks:
+            self._wait()
+        return self._kv.num_bytes(num_blocks)
 
     def _take_over(self, plan: BatchPlan) -> None:
         for request_id in plan.released:

@@ -7,6 +7,7 @@ copied beside its work, and are there when the step is over; whoever reads them 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,3 +39,12 @@ def tensor_of(payload: Payload, device: torch.device) -> Tensor:
     if flat.data_ptr() % dtype.itemsize:
         flat = flat.clone()
     return flat.view(dtype).view(payload.shape).to(device, non_blocking=True)
+
+
+def joined(payloads: Sequence[Payload], shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Several of one shape as one tensor of the host, [n, *shape]. Raises ValueError for bytes of another size."""
+    data = bytearray().join(memoryview(payload.data) for payload in payloads)  # type: ignore[arg-type]
+    wanted = len(payloads) * math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise ValueError(f"{len(payloads)} payloads of {tuple(shape)} have {len(data)} bytes, not {wanted}")
+    return torch.frombuffer(data, dtype=dtype).view(len(payloads), *shape)

@@ -9,8 +9,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from tapetum.core.plan import Payload
 from tapetum.models.base import ModelSpec
 from tapetum.ops.memory import allocate
+from tapetum.runtime.payloads import joined, payload_of
 
 
 class KVStore:
@@ -43,6 +45,27 @@ class KVStore:
             for place, start, length in _runs(slots):
                 copied = host[start : start + length].to(layer.device, non_blocking=True)
                 layer.index_copy_(1, blocks[place : place + length], copied.transpose(0, 1))
+
+    def export(self, block_ids: Sequence[int]) -> list[Payload]:
+        """Copies of blocks in the memory of the host, [L, 2 K, S, D] each; L layers."""
+        blocks = torch.tensor(block_ids, device=self.layers[0].device)
+        copied = torch.stack([layer.index_select(1, blocks) for layer in self.layers])  # [L, 2 K, n, S, D]
+        whole = payload_of(copied.permute(2, 0, 1, 3, 4))
+        data = memoryview(whole.data)  # type: ignore[arg-type]
+        size = data.nbytes // len(block_ids)
+        return [
+            Payload(dtype=whole.dtype, shape=whole.shape[1:], data=data[start : start + size])
+            for start in range(0, data.nbytes, size)
+        ]
+
+    def arrive(self, block_ids: Sequence[int], payloads: Sequence[Payload]) -> None:
+        """Fill blocks with what `export` gave. Raises ValueError for payloads of another size."""
+        first = self.layers[0]
+        shape = (len(self.layers), first.shape[0], *first.shape[2:])
+        blocks = torch.tensor(block_ids, device=first.device)
+        arrived = joined(payloads, shape, first.dtype).to(first.device)  # [n, L, 2 K, S, D]
+        for layer, of_layer in zip(self.layers, arrived.transpose(0, 1), strict=True):
+            layer.index_copy_(1, blocks, of_layer.transpose(0, 1))
 
     def num_bytes(self, num_blocks: int) -> int:
         """Of so many blocks in all layers."""

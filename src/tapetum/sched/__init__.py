@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tapetum.cache.blocks import BlockPool
 from tapetum.cache.eviction import Quotas
 from tapetum.cache.host import HostSlots
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.prefix import PrefixTree
+from tapetum.cache.traffic import Traffic
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import EngineConfig
 from tapetum.core.cost import CostModel
@@ -15,8 +18,13 @@ from tapetum.sched.scheduler import Scheduler
 from tapetum.sched.swap import Swap
 
 
-def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) -> Scheduler:
-    """A scheduler over empty caches of the sizes that the loaded model allows."""
+def build_scheduler(
+    config: EngineConfig, facts: ModelFacts, cost: CostModel, load_s: Callable[[int], float] | None = None
+) -> Scheduler:
+    """A scheduler over empty caches of the sizes that the loaded model allows.
+
+    `load_s` = seconds in which a tier brings so many KV blocks; None = there is no tier for them.
+    """
     pool = BlockPool(facts.num_blocks)
     quotas = Quotas(visual=config.cache.visual_kv_share)
     tree = PrefixTree(pool, quotas) if config.cache.has_prefix_caching else None
@@ -30,5 +38,7 @@ def build_scheduler(config: EngineConfig, facts: ModelFacts, cost: CostModel) ->
         has_parts=facts.has_exact_parts,
     )
     host = HostSlots(facts.num_host_slots)
-    swap = Swap(host, ledger, visual, cost, facts.block_size * facts.kv_bytes_per_token)
-    return Scheduler(config.schedule, ledger, visual, swap, cost, facts.max_model_len)
+    block_bytes = facts.block_size * facts.kv_bytes_per_token
+    swap = Swap(host, ledger, visual, cost, block_bytes)
+    traffic = Traffic(ledger, cost, block_bytes, device=facts.device, load_s=load_s)
+    return Scheduler(config.schedule, ledger, visual, swap, traffic, cost, facts.max_model_len)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tapetum.cache.traffic import Traffic
 from tapetum.cache.visual import VisualCache
 from tapetum.core.plan import BatchPlan, EncodeJob, Link, Row
 from tapetum.sched.progress import Progress
@@ -16,8 +17,9 @@ from tapetum.sched.swap import Swap
 
 
 class Flight:
-    def __init__(self, roster: Roster, visual: VisualCache, swap: Swap) -> None:
+    def __init__(self, roster: Roster, visual: VisualCache, swap: Swap, traffic: Traffic) -> None:
         self._roster = roster
+        self._traffic = traffic
         self._visual = visual
         self._swap = swap
         self._owners: dict[int, tuple[Progress, ...]] = {}  # of the rows, by step
@@ -60,6 +62,8 @@ class Flight:
             drops_windows=self._visual.take_windows(),
             exports=self._visual.take_exports(),
             arrivals=self._visual.take_arrivals(),
+            block_exports=self._traffic.take_exports(is_alone=not rows),
+            block_arrivals=self._traffic.take_arrivals(),
         )
 
     def end(self, plan: BatchPlan) -> tuple[Progress, ...]:
@@ -74,3 +78,4 @@ class Flight:
         self._visual.return_dropped(plan.dropped_features)
         if plan.drops_windows:
             self._visual.clear_windows()
+        self._traffic.tell_again(plan)

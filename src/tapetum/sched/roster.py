@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from tapetum.cache.ledger import Ledger
+from tapetum.cache.traffic import Traffic
 from tapetum.cache.visual import VisualCache
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import DeadlinePassed, InvalidParameter, TapetumError
@@ -34,7 +35,9 @@ _NEWEST = 0.1  # how much the newest stay counts in their average
 
 
 class Roster:
-    def __init__(self, ledger: Ledger, visual: VisualCache, swap: Swap, cost: CostModel) -> None:
+    def __init__(
+        self, ledger: Ledger, visual: VisualCache, swap: Swap, traffic: Traffic, cost: CostModel
+    ) -> None:
         self.waiting: RankedQueue[Progress] = RankedQueue(attrgetter("rank"))
         self.running = Seats()
         self.finished: Counter[str] = Counter()
@@ -44,6 +47,7 @@ class Roster:
         self._ledger = ledger
         self._visual = visual
         self._swap = swap
+        self._traffic = traffic
         self._cost = cost
         self.queued = Queued()
         self.promises = Promises()
@@ -162,6 +166,7 @@ class Roster:
             self._remove_waiting(progress)
         state.phase = Phase.FINISHED
         self._swap.forget((progress.request_id,))
+        self._traffic.ended(state)
         self._learn(progress, reason, now, error)
         self._give_back(progress)
         self._visual.reserve.let_go(progress.request_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tapetum.cache.ledger import Ledger
+from tapetum.cache.traffic import Traffic
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
 from tapetum.core.cost import CostModel
@@ -38,22 +39,24 @@ class Scheduler:
         ledger: Ledger,
         visual: VisualCache,
         swap: Swap,
+        traffic: Traffic,
         cost: CostModel,
         max_model_len: int,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self.visual = visual  # in which features are reserved for requests before they are added
+        self.traffic = traffic  # by which blocks land for requests before they are added
         self._cost = cost
         self._limits = AdmissionLimits(max_model_len, ledger, visual)
         self._swap = swap
-        self._roster = Roster(ledger, visual, swap, cost)
+        self._roster = Roster(ledger, visual, swap, traffic, cost)
         self._encodes = Encodes(visual, self._roster)
         self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
         self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
         self._links = Links(config, ledger, visual, self._roster)
         self._writer = Writer(config, self._roster, self._encodes, self._links, ledger, visual, cost)
-        self._flight = Flight(self._roster, visual, swap)
+        self._flight = Flight(self._roster, visual, swap, traffic)
         self._budgets = Budgets()
         self._news: list[TokenEvent] = []  # decided by `schedule`, told by the next `commit`
 
@@ -91,7 +94,7 @@ class Scheduler:
         """Whether there is something to schedule, to commit, to tell a client or to tell the executor."""
         is_busy = self.num_running or self.num_waiting or self._flight
         is_told = not (self._news or self._roster.has_released or self.visual.has_exports)
-        return bool(is_busy or not is_told)
+        return bool(is_busy or not is_told or self.traffic.has_some)
 
     @property
     def num_waiting(self) -> int:
@@ -182,6 +185,7 @@ class Scheduler:
         news += self._encodes.settle(plan, result, now)
         news += self._tokens.settle(plan, result, owners, now)
         self._links.settle(result)
+        self.traffic.settle(plan, result)
         self._recover(result.lost_moves)
         self._writer.pace.ended(plan.step, now)
         return news
@@ -198,7 +202,9 @@ class Scheduler:
             lost_moves=frozenset(move.request_id for move in (*plan.saves, *plan.loads)),
         )
         self._flight.tell_again(plan)
-        return self.commit(replace(plan, exports=(), arrivals=()), lost, now)
+        return self.commit(
+            replace(plan, exports=(), arrivals=(), block_exports=(), block_arrivals=()), lost, now
+        )
 
     def stats(self) -> SchedulerStats:
         pool, tree, roster = self._ledger.pool, self._ledger.tree, self._roster
@@ -225,6 +231,8 @@ class Scheduler:
             num_host_blocks=self._swap.num_host_blocks,
             num_saved_blocks=self._swap.num_saved_blocks,
             num_loaded_blocks=self._swap.num_loaded_blocks,
+            num_exported_blocks=self.traffic.num_exported,
+            num_arrived_blocks=self.traffic.num_arrived,
             num_linked=self._links.num_linked,
             num_rejected_links=self._links.num_rejected,
             num_linked_tokens=self._links.num_linked_tokens,
@@ -239,7 +247,7 @@ class Scheduler:
     def _who_goes_on(self, plan: BatchPlan, now: float) -> dict[Progress, Row]:
         """All that runs, with its rows in the plan in flight, where nothing but their next tokens can follow it."""
         is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
-        if is_open or not self._flight.has_only(plan):
+        if is_open or self.traffic.has_some or not self._flight.has_only(plan):
             return {}
         live = who_goes_on(plan.rows, self._flight.owners(plan))
         return live if len(live) == self.num_running else {}
