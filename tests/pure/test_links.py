@@ -124,6 +124,14 @@ def test_the_same_picture_twice_links_to_itself() -> None:
     assert (link.first, link.shift) == (21, 19)
 
 
+def test_of_several_places_the_nearest_is_taken() -> None:
+    stage = make_stage()
+    for name, before in (("near", range(8)), ("far", range(20)), ("farther", range(40))):
+        ask(stage, make_request(name, [*before, A, 3, 4, 5, 6]))
+    (link,) = ask(stage, moved("again", [*range(50, 60), A, 3, 4, 5, 6], max_tokens=1))
+    assert link.shift == 2
+
+
 def test_another_tenant_never_links() -> None:
     stage = make_stage()
     ask(stage, make_request("first", [1, 2, A, 3, 4], tenant="x"))

@@ -62,10 +62,9 @@ def reuse_of(given: object) -> Reuse:
     """What is to be reused though it is lossy: a dict of `near_duplicate` and `position_independent`, true or false."""
     wishes = {} if given is None else given
     known = [field.name for field in fields(Reuse)]
-    is_known = isinstance(wishes, Mapping) and all(
+    if not isinstance(wishes, Mapping) or not all(
         name in known and isinstance(value, bool) for name, value in wishes.items()
-    )
-    if not is_known:
+    ):
         raise InvalidParameter(
             f"reuse is {shown(given)}, must be a dict of {_listed(known)}, each true or false", param="reuse"
         )

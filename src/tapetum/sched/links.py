@@ -1,14 +1,15 @@
 """Pictures that are not prefilled but taken over from where they stood before, for requests that want that.
 
 The exact way goes first: a link is tried for what no prefix has brought. The first tokens of the picture are computed
-as ever, since they repair most of what the other place has changed (Hu et al., 2024; Qin et al., 2025). They also
-guard it: where they differ too much from what the other place had for them, all of the picture is computed. Whatever
-rests on a link stays with its request. Owns the links in flight, whose sources are kept until then, and their counts.
+as ever, since they repair most of what the other place has changed (EPIC, Hu et al., 2024; MPIC and VLCache of 2025).
+They also guard it: where they differ too much from what the other place had for them, all of the picture is computed.
+Whatever rests on a link stays with its request. Owns the links in flight, whose sources are kept until then, and their counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 from tapetum.cache.ledger import Ledger
@@ -42,7 +43,7 @@ class Links:
         self._in_flight: list[tuple[Progress, Offer]] = []
 
     def offer(self, state: RequestState, span: Span) -> Offer | None:
-        """The longest link for a picture whose first tokens are still to be computed; None = prefill it."""
+        """The best link for a picture whose first tokens are still to be computed; None = prefill it."""
         if not state.request.reuse.position_independent or span.is_atomic:
             return None
         config = self._config
@@ -52,7 +53,7 @@ class Links:
             return None
         sightings = self._ledger.sightings(state, span.key)
         fitting = [sighting for sighting in sightings if _fits(sighting, span, state)]
-        best = max(fitting, key=lambda sighting: len(sighting.token_ids), default=None)
+        best = max(fitting, key=partial(_worth, span.position), default=None)
         if best is None:
             return None
         end = min(span.start + len(best.token_ids), state.num_tokens - 1)  # the last token is always computed
@@ -97,6 +98,11 @@ class Links:
         state.linked_spans.add(link.first)
         progress.advance(link.end, self._visual)
         self._roster.running.note_computed(progress)
+
+
+def _worth(position: int, sighting: Sighting) -> tuple[int, int]:
+    """The longest first, of those the nearest: what stands before it is the most alike there."""
+    return len(sighting.token_ids), -abs(sighting.position - position)
 
 
 def _fits(sighting: Sighting, span: Span, state: RequestState) -> bool:
