@@ -103,6 +103,23 @@ def test_two_processes_keep_one_limit(redis: RedisServer) -> None:
 
 
 @needs_redis
+def test_what_is_used_stays_but_not_for_ever(redis: RedisServer) -> None:
+    flush(redis)
+    store = store_at(redis.url("?max=4.7KB"))
+    for number in range(3):
+        put(store, number, 1000)
+    for number in (0, 0, 0, 0, 2):
+        store.read(name_of(entry(number)))
+    put(store, 3, 1000)
+    assert [has(store, number) for number in range(4)] == [True, False, True, True]
+    for number in range(4, 40):
+        put(store, number, 1000)
+        store.read(name_of(entry(number)))
+    assert not has(store, 0)
+    store.close()
+
+
+@needs_redis
 def test_what_the_server_drops_by_itself_is_a_miss(redis: RedisServer) -> None:
     from redis import Redis
 
