@@ -306,8 +306,11 @@ class ScriptedExecutor(Executor):
             features.discard(key)
             shares.pop(key, None)
         self._arrive(plan.arrivals, features)
+        there = frozenset(features)
         for job in plan.encodes:
             key = job.item.key
+            if lost := {part.media_key for part in job.known} - there - {key}:
+                raise PlanError(f"features {key!r} take parts from {lost}, which are not there")
             self._num_tokens[key] = job.item.geometry.num_tokens
             if key in features:
                 raise PlanError(f"features {key!r} are encoded twice")

@@ -16,7 +16,9 @@ SIZE = 4  # tokens of a block
 BYTES_PER_TOKEN = 10
 
 
-def make_facts(num_blocks: int, max_model_len: int, num_host_slots: int = 0) -> ModelFacts:
+def make_facts(
+    num_blocks: int, max_model_len: int, num_host_slots: int = 0, *, has_exact_parts: bool = False
+) -> ModelFacts:
     return ModelFacts(
         model_type="scripted",
         dtype="float32",
@@ -29,6 +31,7 @@ def make_facts(num_blocks: int, max_model_len: int, num_host_slots: int = 0) -> 
         feature_bytes_per_token=BYTES_PER_TOKEN,
         weights_fingerprint=b"weights",
         encoder_fingerprint=b"encoder",
+        has_exact_parts=has_exact_parts,
         num_host_slots=num_host_slots,
     )
 
@@ -44,6 +47,7 @@ class Stage:
         max_model_len: int = 1000,
         feature_tokens: int = 100,
         is_caching: bool = True,
+        has_parts: bool = False,
         cost: CostModel | None = None,
         load_s: Callable[[int], float] | None = None,
         executor: ScriptedExecutor | None = None,
@@ -59,9 +63,8 @@ class Stage:
             schedule=ScheduleConfig(**schedule),  # type: ignore[arg-type]
         )
         self.cost = cost or CostModel()
-        self.scheduler = build_scheduler(
-            config, make_facts(num_blocks, max_model_len, num_host_slots), self.cost, load_s
-        )
+        facts = make_facts(num_blocks, max_model_len, num_host_slots, has_exact_parts=has_parts)
+        self.scheduler = build_scheduler(config, facts, self.cost, load_s)
         self.executor = executor or ScriptedExecutor(SIZE)
         self.now = 0.0
         self._step_seconds = step_seconds
