@@ -122,11 +122,18 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
     assert stats.num_free_blocks + stats.num_cached_blocks == 60
 
 
+def assert_promises_are_kept(crowd: Crowd) -> None:
+    """Of those that are let in hardly any ends otherwise than it should."""
+    accepted = crowd.ends.total() - crowd.ends["refused"]
+    assert crowd.ends["error"] <= 0.01 * accepted
+
+
 def test_every_request_of_a_crowd_ends_once() -> None:
     simulation, crowd = crowded(3_000)
     assert crowd.ends.total() == 3_000
     assert {"length", "refused", "error"} <= crowd.ends.keys()
     assert simulation.replicas[0].policy.stats().num_preemptions > 0
+    assert_promises_are_kept(crowd)
     assert_nothing_is_left(simulation)
 
 
@@ -137,6 +144,7 @@ def test_a_million_requests_leave_nothing_behind() -> None:
     for count in (20_000, 1_000_000):
         simulation, crowd = crowded(count)
         assert crowd.ends.total() == count
+        assert_promises_are_kept(crowd)
         assert_nothing_is_left(simulation)
         gc.collect()
         sizes.append(sys.getallocatedblocks())

@@ -54,6 +54,7 @@ class Roster:
         self.turns = Turns()
         self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
+        self._wanted: Counter[bytes] = Counter()  # media keys in their prompts
         self._deadlines: list[tuple[float, int, str]] = []  # a heap, with some of ended requests
         self._released: list[str] = []
         self._num_added = 0
@@ -80,9 +81,7 @@ class Roster:
 
     def wants(self, item: MediaItem) -> bool:
         """Whether a live request has this picture or clip in its prompt."""
-        return any(
-            span.key == item.key for progress in self.live() for span in progress.state.request.prompt.spans
-        )
+        return item.key in self._wanted
 
     def prefills(self) -> tuple[Progress, ...]:
         """Those that run and do not decode, in order of their seats. May be asked from another thread."""
@@ -108,6 +107,7 @@ class Roster:
             due_s=due_of(request, encode_s + prefill_s),
         )
         self._live[request.request_id] = progress
+        self._wanted.update(span.key for span in request.prompt.spans)
         self._push_waiting(progress)
         if request.deadline_s is not None:
             heappush(self._deadlines, (request.deadline_s, self._num_added, request.request_id))
@@ -171,6 +171,10 @@ class Roster:
         self._give_back(progress)
         self._visual.reserve.let_go(progress.request_id)
         del self._live[progress.request_id]
+        for span in state.request.prompt.spans:
+            self._wanted[span.key] -= 1
+            if not self._wanted[span.key]:
+                del self._wanted[span.key]
         self._forget_deadlines()
         self._released.append(progress.request_id)
         self.finished[reason] += 1
