@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tapetum.cache.entries import HEAD_BYTES, BadEntry, peek
+from tapetum.cache.leases import MAX_LEASE_S, FolderLeases
 from tapetum.cache.tiers import KINDS, Accounts, Buffer, Holdings, Listed, Name, StoreError, TierName
 from tapetum.core.errors import ConfigError
 from tapetum.core.footprint import shown_bytes
@@ -26,7 +27,7 @@ from tapetum.core.tier_urls import TIMEOUT_S
 
 _ENDING = ".safetensors"
 _FILE_BLOCK = 4096  # bytes that the smallest file occupies
-_STALE_S = 600.0  # after which a half-written file, or a lease, is nobody's any more
+_STALE_S = MAX_LEASE_S  # after which a half-written file is nobody's any more either
 _BETWEEN_LOOKS_S = 10.0  # at what others have added, or longer where a look takes long
 _LOOKS_SHARE = 50.0  # of the time between two looks, a look takes at most one part of so many
 
@@ -41,22 +42,19 @@ class DiskStore:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raises ConfigError for a folder that cannot be made or written to. Leases use the clock of all processes."""
+        """Raises ConfigError for a folder that cannot be made or written to. The clock is that of all processes."""
         self.timeout_s = timeout_s
         self._folder = folder
         self._partial = folder / "partial"
-        self._leases = folder / "leases"
-        self._clock = clock
-        self._owner = secrets.token_hex(8)
+        self._leases = FolderLeases(folder / "leases", clock)
         self._accounts = Accounts(max_bytes)
-        self._lock = (
-            threading.Lock()
-        )  # of the accounts and of removing files; never held while one is read or written
+        # of the accounts and of removing files; never held while one is read or written
+        self._lock = threading.Lock()
         self._next_look = 0.0  # on the monotonic clock
         try:
-            for part in (*(folder / kind for kind in KINDS), self._partial, self._leases):
+            for part in (*(folder / kind for kind in KINDS), self._partial, folder / "leases"):
                 part.mkdir(parents=True, exist_ok=True)
-            probe = self._partial / f"probe-{self._owner}"
+            probe = self._partial / f"probe-{secrets.token_hex(8)}"
             self._write_file(probe, [b"probe"])
             probe.unlink()
             self._remove_stale()
@@ -124,21 +122,12 @@ class DiskStore:
                     yield Listed(name, entry.stat().st_size)
 
     def claim(self, name: Name, seconds: float) -> bool:
-        path = self._lease(name)
-        with _told(f"claim {path}"):
-            if self._try_lease(path, seconds):
-                return True
-            if _lease_end(path) > self._clock():
-                return False
-            # two that see the end of a lease at once may both get it: they do the same work, and one result stays
-            path.unlink(missing_ok=True)
-            return self._try_lease(path, seconds)
+        with _told("claim a lease"):
+            return self._leases.claim(name, seconds)
 
     def release(self, name: Name) -> None:
-        path = self._lease(name)
-        with _told(f"release {path}"), contextlib.suppress(FileNotFoundError):
-            if path.read_text().endswith(self._owner):
-                path.unlink()
+        with _told("release a lease"):
+            self._leases.release(name)
 
     def refresh(self) -> None:
         """Make the index again from the folder, least recently used first."""
@@ -178,17 +167,6 @@ class DiskStore:
     def _path(self, name: Name) -> Path:
         key = name.key.hex()
         return self._folder / name.kind / key[:2] / f"{key}{_ENDING}"
-
-    def _lease(self, name: Name) -> Path:
-        return self._leases / f"{name.kind}-{name.key.hex()}"
-
-    def _try_lease(self, path: Path, seconds: float) -> bool:
-        try:
-            with path.open("x") as file:
-                file.write(f"{self._clock() + min(seconds, _STALE_S):.3f} {self._owner}")
-        except FileExistsError:
-            return False
-        return True
 
     def _write_file(self, path: Path, buffers: Sequence[Buffer]) -> None:
         for folder in (path.parent, self._partial):
@@ -234,7 +212,7 @@ class DiskStore:
             return 0.0
 
     def _remove_stale(self) -> None:
-        for folder in (self._partial, self._leases):
+        for folder in (self._partial, self._folder / "leases"):
             for entry in _listed(folder):
                 with contextlib.suppress(FileNotFoundError):
                     if entry.stat().st_mtime < time.time() - _STALE_S:
@@ -259,15 +237,6 @@ def _read_file(path: Path, num_bytes: int = -1) -> bytes | None:
             return file.read(num_bytes)
     except FileNotFoundError:
         return None
-
-
-def _lease_end(path: Path) -> float:
-    """When it ends; that of a file which is still being written is far, and of one that is gone past."""
-    try:
-        text = path.read_text()
-        return float(text.split()[0]) if text else path.stat().st_mtime + _STALE_S
-    except (FileNotFoundError, ValueError):
-        return 0.0
 
 
 def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
