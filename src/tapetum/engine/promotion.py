@@ -143,7 +143,7 @@ class Promotion:
             if end > num_found:
                 yield item
 
-    def _ended(self, media_key: bytes, found: Landed | None, waiters: set[str]) -> None:
+    def _ended(self, media_key: bytes, found: Landed | None, waiters: tuple[str, ...]) -> None:
         if found is not None:
             self._visual.reserve.land(media_key, found)
         for request_id in waiters:

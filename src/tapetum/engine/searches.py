@@ -30,7 +30,7 @@ _LEASE_FACTOR = 2.0  # times the seconds until the features should be there
 class _Search:
     item: MediaItem
     until_s: float
-    waiters: set[str] = field(default_factory=set)  # request ids
+    waiters: dict[str, None] = field(default_factory=dict)  # request ids, in the order they came
     stage: Literal["looking", "claiming", "looking again", "waiting"] = "looking"
     load: Load | None = None
 
@@ -45,7 +45,7 @@ class Searches:
         mailbox: Mailbox,
         encode_s: Callable[[MediaItem], float],
         backlog_s: Callable[[], float],
-        on_end: Callable[[bytes, Landed | None, set[str]], None],
+        on_end: Callable[[bytes, Landed | None, tuple[str, ...]], None],
     ) -> None:
         self._tiers = tiers
         self._mailbox = mailbox
@@ -75,7 +75,7 @@ class Searches:
             return False
         if not search.waiters:
             search.until_s = now + self._load_s(item)
-        search.waiters.add(request_id)
+        search.waiters[request_id] = None
         return True
 
     def share_lease(self, media_key: bytes, request_id: str) -> None:
@@ -85,7 +85,7 @@ class Searches:
 
     def leave(self, media_key: bytes, request_id: str) -> None:
         search = self._searches[media_key]
-        search.waiters.discard(request_id)
+        search.waiters.pop(request_id, None)
         if not search.waiters:
             self._end(search)
 
@@ -157,7 +157,7 @@ class Searches:
 
     def _end(self, search: _Search, found: Landed | None = None) -> None:
         """Those who wait go on, whatever has come of it. A search that has asked for the lease stays for the answer."""
-        key, waiters, search.waiters = search.item.key, search.waiters, set()
+        key, waiters, search.waiters = search.item.key, search.waiters, {}
         if search.stage == "claiming":
             search.until_s = math.inf
         else:
@@ -168,7 +168,7 @@ class Searches:
             self._leases[key] = set(waiters)
             if found is not None or not waiters:
                 self.release(key)
-        self._on_end(key, found, waiters)
+        self._on_end(key, found, tuple(waiters))
 
     def _load_s(self, item: MediaItem) -> float:
         """How long one waits for an answer of the tiers."""
