@@ -191,7 +191,7 @@ def tier_metrics(counts: Iterable[TierCounts]) -> tuple[Metric, ...]:
         happened = {f"tier_{event}": {kind: each.events[event, kind] for kind in KINDS} for event in EVENTS}
         for name, by_kind in (held | happened).items():
             rows.setdefault((name, each.tier), Counter()).update(by_kind)
-    return tuple(_of_tier(tier, name, by_kind) for (name, tier), by_kind in rows.items())
+    return tuple(_of_tier(tier, name, dict(by_kind)) for (name, tier), by_kind in rows.items())
 
 
 _TIER_ROWS: dict[str, tuple[MetricKind, str]] = {
