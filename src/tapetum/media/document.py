@@ -22,6 +22,7 @@ DPI = 128  # at which a page is taken to be a picture: about 2000 visual tokens 
 _POINTS = 72  # of PDF in an inch
 MAX_SIDE = 20_000.0  # points, seven metres
 _NEARLY = 1.25  # of the aspect, up to which a page is stretched as a resize would do it
+_MOST_PIXELS = 2**24  # of a page that is drawn in its own shape
 START_BYTES = 1024  # in which the mark of a PDF file stands
 _MARK = b"%PDF-"
 
@@ -77,7 +78,8 @@ class Page:
         )
 
     def picture(self, used: tuple[int, int], go_on: GoOn) -> Image.Image:
-        """The page at the `used` size, where that has nearly its shape; else in its own shape and no smaller."""
+        """The page at the `used` size, where that has nearly its shape; else in its own shape and, within
+        reason, no smaller."""
         size = _drawn(self.size, used)
         pixels = self.document.processes.render(self.document.file, self.index, size, go_on)
         return Image.frombytes("RGB", size, pixels)
@@ -107,5 +109,5 @@ def _drawn(size: tuple[int, int], used: tuple[int, int]) -> tuple[int, int]:
     across, down = used[0] / size[0], used[1] / size[1]
     if max(across, down) <= _NEARLY * min(across, down):
         return used
-    scale = max(across, down)
-    return max(1, math.ceil(size[0] * scale)), max(1, math.ceil(size[1] * scale))
+    scale = min(max(across, down), math.sqrt(_MOST_PIXELS / (size[0] * size[1])))
+    return max(1, int(size[0] * scale)), max(1, int(size[1] * scale))
