@@ -25,6 +25,8 @@ from tapetum.core.tier_urls import TierUrl
 from tests.store_machine import LIMIT, StoreMachine
 from tests.tier_entries import entry, name_of, whole
 
+EXAMPLES = settings.default.max_examples  # of the profile; every invariant here looks at all entries
+
 
 class HostMachine(StoreMachine):
     def open(self) -> Store:
@@ -49,9 +51,9 @@ class DiskMachine(StoreMachine):
 
 
 TestHostMachine = HostMachine.TestCase
-TestHostMachine.settings = settings(max_examples=60)
+TestHostMachine.settings = settings(max_examples=EXAMPLES // 3)
 TestDiskMachine = DiskMachine.TestCase
-TestDiskMachine.settings = settings(max_examples=40, stateful_step_count=30)
+TestDiskMachine.settings = settings(max_examples=EXAMPLES // 5, stateful_step_count=30)
 
 
 @pytest.fixture(params=["host", "disk"])

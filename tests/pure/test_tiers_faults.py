@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapetum.cache.tiers import Store
@@ -93,7 +93,6 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@settings(max_examples=150)
 @given(st.lists(ACTIONS, max_size=25))
 def test_whatever_goes_wrong_no_entry_is_wrong_and_all_are_told(actions: list[tuple[str, object]]) -> None:
     before = set(threading.enumerate())
