@@ -67,8 +67,8 @@ def redis_server(folder: Path, *words: str) -> Iterator[RedisServer]:
 @contextmanager
 def s3_bucket(name: str = "pictures") -> Iterator[str]:
     """-> the URL of a tier in a fresh bucket; the credentials of the environment are made up meanwhile."""
+    import boto3
     from moto.server import ThreadedMotoServer
-    from obstore.store import S3Store  # noqa: F401  # what it does not find is skipped before the server starts
 
     said = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "made-up", "AWS_REGION": "us-east-1"}
     before = {key: os.environ.get(key) for key in said}
@@ -78,8 +78,6 @@ def s3_bucket(name: str = "pictures") -> Iterator[str]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        import boto3
-
         boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket=name)
         yield f"s3://{name}/tapetum?endpoint=http://{host}:{port}"
     finally:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tapetum.cache.entries import HEAD_BYTES, BadEntry, pack, peek, unpack
 from tapetum.cache.stores import open_store
@@ -22,6 +22,7 @@ from tapetum.core.tier_urls import TierUrl
 PROBE_BYTES = 2**20
 BROKEN = "broken"  # in place of a version
 _MAX_HEADS = 1000  # entries whose version is looked at
+_LOOK_S = 3.0  # for all of them
 _NO_LIMIT = 2**62
 _REMEDIES = {
     "host": "give it less",
@@ -109,7 +110,8 @@ def _over_limit(found: TierExamination) -> tuple[str, ...]:
 def _kept(store: Store) -> tuple[Kept, ...]:
     listed = list(store.names())
     versions: dict[Kind, Counter[str]] = {kind: Counter() for kind in KINDS}
-    for each in listed[:_MAX_HEADS]:
+    until = time.perf_counter() + _LOOK_S
+    for each in takewhile(lambda _: time.perf_counter() < until, listed[:_MAX_HEADS]):
         if (version := _version(store, each.name)) is not None:
             versions[each.name.kind][version] += 1
     sizes = {kind: [each.num_bytes for each in listed if each.name.kind == kind] for kind in KINDS}
