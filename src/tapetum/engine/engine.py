@@ -156,6 +156,7 @@ class Engine:
             queue_s=self.backlog.seconds,
             prospect=self._scheduler.prospect(
                 workload.priority,
+                now=self.clock(),
                 encode_s=sum(encode_s),
                 prefill_s=prefill_s,
                 max_tokens=workload.max_tokens,

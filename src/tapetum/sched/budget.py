@@ -48,6 +48,7 @@ class StepBudget:
     visual_tokens: int
     encode_s: float
     prefill_s: float
+    least_prefill_s: float  # as long as that the cuts stay cheap
     ahead_tokens: int  # visual tokens of one request that may be encoded before its prefill gets there
     seconds: float | None = None
     has_encode: bool = False
@@ -59,6 +60,10 @@ class StepBudget:
     def take_rows(self, rows: int, tokens: int) -> None:
         self.rows -= rows
         self.tokens -= tokens
+
+    def end_soon(self, prefill_s: float) -> None:
+        """A prefill of so many seconds gets its first token in this step: it does not wait for longer ones."""
+        self.prefill_s = min(self.prefill_s, max(prefill_s, self.least_prefill_s))
 
     def allows_encode(self, visual_tokens: int) -> bool:
         """Within what is left; an item larger than the whole budget runs as the only one of its step."""
@@ -78,6 +83,7 @@ def step_budget(config: ScheduleConfig, fixed_s: float) -> StepBudget:
         config.encoder_budget_tokens,
         preset.encode_s,
         max(preset.prefill_s, _LEAST_PREFILL * fixed_s),
+        _LEAST_PREFILL * fixed_s,
         config.encoder_budget_tokens,
     )
 

@@ -24,7 +24,7 @@ from tapetum.sched.progress import Progress
 from tapetum.sched.shares import Shares
 from tapetum.sched.speculate import MAX_GUESS, Outlook
 
-_SURE = 1.25  # times as long as predicted: what is in a hurry is taken so far
+_SURE = 1.5  # times as long as predicted: what is in a hurry is taken so far
 
 
 @dataclass(slots=True)
@@ -91,16 +91,18 @@ class Draft:
                     longest = min(longest, step.max_length(seconds))
                 self._add_guess(index, progress.speculation.take(longest, step))
 
-    def hurry(self, seconds: float | None, patience: float) -> bool:
-        """Whether the prefill that goes on first, which may take `patience` times as long as it takes alone, would be
-        late if it shared a step of `seconds` with encodes; then it goes before them."""
+    def hurry(self, seconds: float | None, progress: Progress, now: float) -> None:
+        """Whether a prefill, which goes on first, would be late if it shared steps of `seconds` with encodes; then it
+        goes before them, to its end."""
+        start, length = progress.state.num_computed_tokens, progress.state.num_remaining_tokens
+        needed_s = self._cost.step_seconds(0, 0, length, chunk_context(start, length))
         if seconds is None or not self.work.decodes:
-            all_s = self._budget.encode_s + self._budget.prefill_s
-            share = self._budget.prefill_s / all_s
+            needed_s += self._budget.encode_s + self._budget.prefill_s
         else:
             share = (1 - ENCODE_SHARE) * max(0.0, seconds - self.seconds) / seconds
-        self.is_urgent = patience * share < _SURE
-        return self.is_urgent
+            needed_s = needed_s / share if share > 0 else inf
+        progress.is_urgent |= progress.due_s - now < _SURE * needed_s
+        self.is_urgent = progress.is_urgent
 
     def limit_time(self, seconds: float | None, shares: Shares) -> None:
         """From here on the step as a whole should take `seconds` at most; without decodes nobody is kept waiting."""
@@ -244,6 +246,10 @@ class Draft:
             return
         self.work.chunk += end - start
         self.work.chunk_context += chunk_context(start, end - start)
+        if end == progress.state.num_tokens:
+            self._budget.end_soon(
+                self._rows_seconds(self.work.chunk, self.work.chunk_context) - self.decodes_s
+            )
         self._add_row(progress, start, end - start)
         if offer is not None and end == offer.link.start:
             self.links.append(self._links.begin(progress, offer))

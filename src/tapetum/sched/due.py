@@ -16,5 +16,10 @@ _LEAST_S = 1.0
 
 def due_of(request: Request, alone_s: float) -> float:
     """`alone_s`: predicted until its first token, should nobody else be there."""
-    due_s = request.arrival_s + AGEING_S * request.priority + max(_LEAST_S, _PATIENCE * alone_s)
+    due_s = request.arrival_s + patience_of(request.priority, alone_s)
     return due_s if request.deadline_s is None else min(due_s, request.deadline_s)
+
+
+def patience_of(priority: int, alone_s: float) -> float:
+    """Seconds after which a request of this class is due."""
+    return AGEING_S * priority + max(_LEAST_S, _PATIENCE * alone_s)

@@ -33,7 +33,8 @@ class Progress:
     added_s: float = 0.0
     predicted_s: float = 0.0  # from then to its first token
     had_encode: bool = False  # something to encode, as it came
-    due_s: float = 0.0  # pictures are encoded in this order
+    due_s: float = 0.0  # pictures are encoded and prefills go on in this order
+    is_urgent: bool = False  # its prefill goes before encodes
     is_known: bool = False  # the executor has the request
     num_passed: int = 0  # spans whose tokens are all computed
     num_pinned: int = 0  # of the spans after those, from the first
@@ -44,6 +45,11 @@ class Progress:
         self.request_id = request.request_id
         self.ends = request.sampling.stop_token_ids if request.sampling.ignore_eos else request.stop_token_ids
         self.seat = self.rank
+
+    @property
+    def is_text(self) -> bool:
+        """Without media."""
+        return not self.state.request.prompt.spans
 
     @property
     def work_s(self) -> float:

@@ -12,8 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 
 from tapetum.core.errors import DeadlineOutOfReach, DeadlinePassed
+from tapetum.sched.encode import ENCODE_SHARE
 
 KEPT_SHARE = 0.99  # of requests, that are no later than they were promised
 LEAST_MARGIN, MOST_MARGIN = 0.5, 4.0
@@ -22,7 +24,8 @@ _ENOUGH = 20
 _LENGTH_SHARE = 0.9  # of answers, that are no longer than one is expected to be
 _MISSED = 1.25  # a request that its deadline ended would have taken this much longer, or more
 _NUM_REMEMBERED = 200  # of each kind
-_REFUSALS = 5  # make one of them be forgotten
+_REFUSALS = 5  # by a margin alone, that are taken for one request that came as predicted
+_NUM_BELIEVED = 100  # requests of text that came as predicted, before any has come
 _LEAST_LEFT = 0.1  # of a step, for encodes and prefills beside many decodes
 
 
@@ -37,7 +40,10 @@ class Load:
     decode_s: float = 0.0  # a step of the decodes of now and one more
     alone_s: float = 0.0  # a step of one decode alone
     limit_s: float = 0.0  # of a step with decodes and whatever else there is
-    rest_s: float = 0.0  # of those, for what is ahead
+    rest_s: float = 0.0  # of those, for encodes and prefills
+    patience_s: float = (
+        inf  # after which its prefill goes before encodes, with which it shares the rest until then
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +68,13 @@ def prospect_of(load: Load, *, encode_s: float, prefill_s: float, num_tokens: fl
     """Of a request with so much of its own to do, and so many tokens to answer.
 
     Decodes go first in every step, so what is ahead goes on in the rest of them. While anything is left to encode or
-    prefill, steps last to their limit; from then on they are as short as decodes alone make them.
+    prefill, steps last to their limit; from then on they are as short as decodes alone make them. A prefill shares the
+    rest with encodes, but for one that would be late.
     """
     slowed = load.limit_s / max(load.rest_s, _LEAST_LEFT * load.limit_s) if load.limit_s > 0 else 1.0
+    work_s = load.ahead_s + encode_s + prefill_s
+    if load.patience_s < inf and work_s > 0:
+        slowed = min(slowed / ENCODE_SHARE, max(slowed, load.patience_s / work_s))
     num_steps = num_tokens - 1
     later_s = max(0.0, load.pending_s - load.ahead_s)
     slowest_s = num_steps * max(load.limit_s, load.decode_s)
@@ -104,6 +114,8 @@ class Promises:
     def __init__(self) -> None:
         # seconds to the first token, taken by predicted; of requests with media, and of those without
         self._ratios = {True: _Recent(), False: _Recent()}
+        for _ in range(_NUM_BELIEVED):
+            self._ratios[False].add(1.0)
         self._paces = _Recent()  # seconds of a token behind the first
         self._lengths = _Recent()  # tokens of answers
         self._num_refused = {True: 0, False: 0}
@@ -137,10 +149,11 @@ class Promises:
             self._paces.add(took_s / num_steps)
 
     def observe_refusal(self, *, has_media: bool) -> None:
-        """Who is refused teaches nothing: now and then forget something, so that no margin refuses all for good."""
+        """Somebody would have been let in but for what was learned. Who is refused teaches nothing: now and then
+        believe the prediction again, so that no margin refuses all for good."""
         self._num_refused[has_media] += 1
         if self._num_refused[has_media] % _REFUSALS == 0:
-            self._ratios[has_media].drop_oldest()
+            self._ratios[has_media].add(1.0)
             self._paces.drop_oldest()
 
     def observe_length(self, num_tokens: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import inf
 
 from tapetum.cache.ledger import Ledger
 from tapetum.core.config import ScheduleConfig
@@ -19,7 +20,7 @@ from tapetum.core.plan import TokenEvent
 from tapetum.core.request import Request, RequestState
 from tapetum.core.stats import Backlog
 from tapetum.sched.budget import limit_beside_decodes, max_running, step_budget
-from tapetum.sched.encode import ENCODE_SHARE
+from tapetum.sched.due import patience_of
 from tapetum.sched.progress import Progress
 from tapetum.sched.promise import Load, Prospect, check_in_time, prospect_of
 from tapetum.sched.queued import Sum
@@ -40,17 +41,18 @@ class Prospects:
         self._encodes = encodes
         self._cost = cost
         self._max_running = max_running(config, ledger.block_size)
+        self._ends_s: float | None = None  # the step that is carried out, as predicted
 
     def check(self, request: Request, now: float) -> Prospect:
         """What is predicted of a request that comes now; raises where that is past its deadline."""
-        prospect = self._of(request, num_found=0)
+        prospect = self._of(request, 0, now)
         if request.deadline_s is None:
             return prospect
         left_s = request.deadline_s - now
         try:
             check_in_time(left_s, prospect)
         except (DeadlineOutOfReach, DeadlinePassed):
-            prospect = self._of(request, self._ledger.num_found(RequestState(request)))
+            prospect = self._of(request, self._ledger.num_found(RequestState(request)), now)
             self._check_again(left_s, prospect)
         return prospect
 
@@ -58,14 +60,16 @@ class Prospects:
         try:
             check_in_time(left_s, prospect)
         except DeadlineOutOfReach:
-            self._roster.promises.observe_refusal(has_media=prospect.encode_s > 0)
+            if prospect.first_token_s + prospect.decode_s <= left_s:
+                self._roster.promises.observe_refusal(has_media=prospect.encode_s > 0)
             raise
 
-    def _of(self, request: Request, num_found: int) -> Prospect:
+    def _of(self, request: Request, num_found: int, now: float) -> Prospect:
         """With so many tokens found in the prefix tree."""
         length = request.num_prompt_tokens - num_found
         return self.prospect(
             request.priority,
+            now=now,
             encode_s=self._encode_s(request.prompt.spans, set(), num_found),
             prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(num_found, length)),
             min_tokens=_least_tokens(request),
@@ -73,12 +77,19 @@ class Prospects:
         )
 
     def prospect(
-        self, priority: int, *, encode_s: float, prefill_s: float, min_tokens: int = 1, max_tokens: int = 1
+        self,
+        priority: int,
+        *,
+        now: float,
+        encode_s: float,
+        prefill_s: float,
+        min_tokens: int = 1,
+        max_tokens: int = 1,
     ) -> Prospect:
         """Of a request that comes now with so much to do. May be asked from another thread."""
         promises = self._roster.promises
         prospect = prospect_of(
-            self._load(priority, has_encode=encode_s > 0),
+            self._load(priority, now, encode_s, prefill_s),
             encode_s=encode_s,
             prefill_s=prefill_s,
             num_tokens=promises.answer_tokens(min_tokens, max_tokens),
@@ -91,7 +102,7 @@ class Prospects:
     def backlog(self) -> Backlog:
         """What is left to do before all that is here decodes. May be asked from another thread."""
         left = self._roster.queued.total()
-        for part in self._parts_left():
+        for _, part in self._parts_left():
             left.add(part)
         return Backlog(
             num_waiting=len(self._roster.waiting), encode_s=left.encode_s, prefill_s=left.prefill_s
@@ -136,40 +147,52 @@ class Prospects:
             + num_decodes * self._cost.step_seconds(1, state.num_tokens)
         )
 
-    def _load(self, priority: int, *, has_encode: bool) -> Load:
+    def _load(self, priority: int, now: float, encode_s: float, prefill_s: float) -> Load:
+        """Prefills go on as they are due, so text passes those of pictures that came before it."""
+        patience_s, has_encode = patience_of(priority, encode_s + prefill_s), encode_s > 0
         ahead = self._roster.queued.ahead(priority, has_media=has_encode)
         pending = self._roster.queued.total()
-        ready_s = 0.0
-        for part in self._parts_left():
+        num_next = 0  # who decode before this request does
+        for progress, part in self._parts_left():
             pending.add(part)
-            ready_s += 0.0 if part.encode_s else part.prefill_s
-            if has_encode or not part.encode_s:
+            if has_encode:
                 ahead.add(part)
+            elif progress.due_s <= now + patience_s:
+                ahead.prefill_s += part.prefill_s
+                num_next += not part.encode_s
         decodes = tuple(self._roster.running.decodes)
         num_decodes = len(decodes)
         context = sum(progress.state.num_computed_tokens for progress in decodes) + num_decodes
         decode_s = self._cost.step_seconds(num_decodes, context) if num_decodes > 0 else 0.0
-        own_decode_s = self._cost.step_seconds(num_decodes + 1, context)
+        next_decode_s = self._cost.step_seconds(num_decodes + num_next, context) if decodes else 0.0
+        own_decode_s = self._cost.step_seconds(num_decodes + num_next + 1, context)
         limit_s = max(self._limit_s(decode_s), own_decode_s)
-        has_slices = pending.encode_s > 0 and not has_encode
-        rest_s = (limit_s - decode_s) * (1 - ENCODE_SHARE if has_slices else 1.0)
         return Load(
             ahead_s=ahead.seconds,
-            flight_s=self._flight_s(decode_s, pending.encode_s, ready_s),
+            flight_s=self._flight_s(now, decode_s),
             pending_s=pending.seconds,
             stay_s=self._stay_s(ahead.count),
             decode_s=own_decode_s,
             alone_s=self._cost.step_seconds(1, 0),
             limit_s=limit_s,
-            rest_s=rest_s,
+            rest_s=limit_s - next_decode_s,
+            patience_s=patience_s if pending.encode_s > 0 and not has_encode else inf,
         )
 
-    def _flight_s(self, decode_s: float, encode_s: float, prefill_s: float) -> float:
-        """How long the step may take that is carried out when somebody comes."""
-        if decode_s:
-            return self._limit_s(decode_s)
-        budget = step_budget(self._config, self._cost.step_seconds(0, 0))
-        return min(budget.encode_s, encode_s) + min(budget.prefill_s, prefill_s)
+    def begin(self, now: float, seconds: float) -> None:
+        """A step is carried out that should take so long."""
+        self._ends_s = now + seconds
+
+    def end(self) -> None:
+        """No step is carried out."""
+        self._ends_s = None
+
+    def _flight_s(self, now: float, decode_s: float) -> float:
+        """What is left of the step that is carried out when somebody comes; one that should be over is one of
+        decodes, which others follow."""
+        if self._ends_s is None:
+            return 0.0
+        return self._ends_s - now if self._ends_s > now else decode_s
 
     def _limit_s(self, decode_s: float) -> float:
         """How long a step may take; where only its prefills are limited, these and the decodes."""
@@ -189,17 +212,18 @@ class Prospects:
         num_missing = num_running + num_ahead + 1 - places
         return max(0, num_missing) / places * self._roster.stay_s
 
-    def _parts_left(self) -> Iterator[Sum]:
+    def _parts_left(self) -> Iterator[tuple[Progress, Sum]]:
         """What is left to encode and prefill of each request that runs; a picture of several counts once."""
         seen: set[bytes] = set()
         for progress in self._roster.prefills():
             state = progress.state
             start, length = state.num_computed_tokens, state.num_remaining_tokens
-            yield Sum(
+            part = Sum(
                 count=0,
                 encode_s=self._encode_s(state.request.prompt.spans, seen, start),
                 prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
             )
+            yield progress, part
 
     def _encode_s(self, spans: Iterable[Span], seen: set[bytes], num_computed: int) -> float:
         """What is left to encode of the spans behind the computed tokens, without those `seen`."""

@@ -109,11 +109,23 @@ class Scheduler:
         return self._prospects.backlog
 
     def prospect(
-        self, priority: int, *, encode_s: float, prefill_s: float, min_tokens: int = 1, max_tokens: int = 1
+        self,
+        priority: int,
+        *,
+        now: float,
+        encode_s: float,
+        prefill_s: float,
+        min_tokens: int = 1,
+        max_tokens: int = 1,
     ) -> Prospect:
         """What is predicted of a request that comes now with so much to do. May be asked from another thread."""
         return self._prospects.prospect(
-            priority, encode_s=encode_s, prefill_s=prefill_s, min_tokens=min_tokens, max_tokens=max_tokens
+            priority,
+            now=now,
+            encode_s=encode_s,
+            prefill_s=prefill_s,
+            min_tokens=min_tokens,
+            max_tokens=max_tokens,
         )
 
     @property
@@ -144,6 +156,7 @@ class Scheduler:
         plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs, draft.links)
         if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
             self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s, is_urgent=draft.is_urgent)
+        self._prospects.begin(now, draft.seconds)
         self._budgets = self._writer.budgets(draft)
         return plan
 
@@ -188,6 +201,7 @@ class Scheduler:
         self.traffic.settle(plan, result)
         self._recover(result.lost_moves)
         self._writer.pace.ended(plan.step, now)
+        self._prospects.end()
         return news
 
     def abandon(self, plan: BatchPlan, error: TapetumError, now: float) -> list[TokenEvent]:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
 from tapetum.core.config import ScheduleConfig
-from tapetum.core.cost import CostModel, chunk_context
+from tapetum.core.cost import MAX_CHUNK, CostModel
 from tapetum.core.stats import Budgets
 from tapetum.sched.budget import kv_watermark, max_running, step_budget, step_seconds_limit
 from tapetum.sched.draft import Draft
@@ -63,8 +63,11 @@ class Writer:
         self._add_decodes(draft)
         has_waiting = bool(self._roster.waiting)
         draft.speculate(step_seconds_limit(self._config), may_grow=not has_waiting)
+        self._admit_first(now)
         prefills = self._by_due()
-        is_urgent = draft.hurry(self.pace.limit(draft.decodes_s), self._patience(draft, prefills, now))
+        if prefills and not draft.lacks_picture(prefills[0]):
+            draft.hurry(self.pace.limit(draft.decodes_s), prefills[0], now)
+        is_urgent = draft.is_urgent
         draft.limit_time(self.pace.limit(draft.decodes_s, is_urgent=is_urgent), self._shares)
         if draft.work.decodes and self.hold.update(self._batch(prefills), now):
             draft.hold()
@@ -105,14 +108,30 @@ class Writer:
 
         One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
         """
-        behind = [progress for progress in prefills if not draft.awaits_picture(progress)]
-        if self._has_seat:
-            behind += islice(self._roster.waiting, _LOOKAHEAD)
+        waiting = islice(self._roster.waiting, _LOOKAHEAD if self._has_seat else 0)
+        least = min((progress.state.num_remaining_tokens for progress in waiting), default=MAX_CHUNK)
+        least_behind = []  # of each, the fewest tokens that one behind it has to go
+        for progress in reversed(prefills):
+            least_behind.append(least)
+            if not draft.awaits_picture(progress):
+                least = min(least, progress.state.num_remaining_tokens)
         for progress in prefills:
+            is_shared = least_behind.pop() < progress.state.num_remaining_tokens / 2
             if draft.has_room:
-                limit = progress.state.num_remaining_tokens / 2
-                is_shared = any(other.state.num_remaining_tokens < limit for other in behind)
                 draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
+
+    def _admit_first(self, now: float) -> None:
+        """Let text in that is due before all that prefills, so that it goes on before them from the start; and who
+        goes before it in turn."""
+        if not (self._has_seat and self._roster.waiting):
+            return
+        due_s = min((progress.due_s for progress in self._roster.running.prefills), default=inf)
+        candidates = islice(self._roster.waiting, _LOOKAHEAD)
+        hurried = next((found for found in candidates if found.due_s < due_s and found.is_text), None)
+        for progress in self._roster.turns.waiting() if hurried else ():
+            if not (self._has_seat and self._let_in(progress, now)) or progress is hurried:
+                break
+        self._roster.turns.begin(self._roster.running.prefills, now)
 
     def _admit(self, draft: Draft, now: float) -> None:
         """Let requests in, strictly in turn, while the step has use for them.
@@ -125,12 +144,17 @@ class Writer:
             may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
             if not self._has_seat or not (draft.has_room or may_encode):
                 break
-            num_matched = self._ledger.admit(progress.state, spare=self._watermark)
-            if num_matched is None:
+            if not self._let_in(progress, now):
                 break
-            self._roster.start(progress, num_matched, now)
             if draft.has_room:
                 draft.add_prefill(progress)
+
+    def _let_in(self, progress: Progress, now: float) -> bool:
+        """Whether there is memory for it, which is reserved."""
+        num_matched = self._ledger.admit(progress.state, spare=self._watermark)
+        if num_matched is not None:
+            self._roster.start(progress, num_matched, now)
+        return num_matched is not None
 
     @property
     def _has_seat(self) -> bool:
@@ -144,14 +168,6 @@ class Writer:
     def _by_due(self) -> list[Progress]:
         """What prefills, in the order in which to go on: by turns of tenants, as they are due."""
         return self._roster.turns.prefills(self._roster.running.prefills, key=attrgetter("due_s"))
-
-    def _patience(self, draft: Draft, prefills: Sequence[Progress], now: float) -> float:
-        """How many times as long as it takes alone the prefill that goes on first may take."""
-        if not prefills or draft.lacks_picture(prefills[0]):
-            return inf
-        first = prefills[0]
-        start, length = first.state.num_computed_tokens, first.state.num_remaining_tokens
-        return (first.due_s - now) / self._cost.step_seconds(0, 0, length, chunk_context(start, length))
 
     def _batch(self, prefills: Sequence[Progress]) -> Batch:
         """The pictures next in line of what prefills, should nobody encode them yet."""
