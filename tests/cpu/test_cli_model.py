@@ -21,6 +21,7 @@ from tapetum.assets import MODEL_DIR, SAMPLES_DIR
 from tapetum.cli import main
 from tests.cpu.served_kit import ENVIRONMENT, TAPETUM, Served
 from tests.cpu.server_kit import eventually
+from tests.documents import pdf
 from tests.pure.clips import encoded
 
 SAMPLES = [each for each in json.loads((SAMPLES_DIR / "samples.json").read_text()) if each["correct"]]
@@ -62,6 +63,19 @@ def test_run_prints_json_and_takes_the_model_as_its_first_word() -> None:
     assert report["media"][0]["visual_tokens"] < report["prompt_tokens"]
     assert report["timing"]["ttft_s"] > 0
     assert done.stderr == ""
+
+
+def test_run_takes_a_document_and_says_which_pages_it_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "towns"  # the name says nothing
+    file.write_bytes(pdf([f"The harbour of town {number}" for number in range(1, 21)]))
+    question = "What about town 17?"
+    done = tapetum("run", str(file), question, "--max-tokens", "2")
+    assert done.exit_code == 0
+    assert re.search(r"pages \d+(, \d+){7} of 20 of towns\n\Z", done.stderr)
+    assert "17" in done.stderr
+    report = json.loads(tapetum("run", str(file), question, "--max-tokens", "2", "--json").stdout)
+    (pages,) = report["pages"]
+    assert (pages["num_pages"], len(pages["pages"]), pages["name"]) == (20, 8, "towns")
 
 
 def test_run_says_in_one_line_what_is_wrong_with_a_picture() -> None:

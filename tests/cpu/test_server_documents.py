@@ -258,7 +258,7 @@ def test_what_is_no_document_is_refused_in_a_sentence(
 
 def test_a_bomb_is_refused_and_the_server_lives(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_process, "MEMORY_BYTES", 256 * 1024**2)
-    response = ask(server, part(bomb_pdf(400 * 1024**2)))
+    response = ask(server, part(bomb_pdf(280 * 1024**2)))
     assert response.status_code == 400
     assert "ended the process that reads it" in response.json()["error"]["message"]
     assert seen(ask(server, part(max_pages=1))) == [17]

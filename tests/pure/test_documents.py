@@ -105,7 +105,7 @@ def test_what_takes_too_much_memory_ends_its_process_and_nothing_else(
     processes: DocumentProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_process, "MEMORY_BYTES", 256 * 1024**2)
-    bomb = PdfFile("a", bomb_pdf(400 * 1024**2))
+    bomb = PdfFile("a", bomb_pdf(280 * 1024**2))
     assert len(bomb.data) < 4 * 1024**2
     with pytest.raises(MediaError, match="limit 268435456 bytes"):
         processes.render(bomb, 0, (100, 100), go_on)

@@ -52,7 +52,7 @@ class PageIndex:
         return cls({term: place for place, term in enumerate(postings)}, starts, pages, counts, lengths)
 
     @classmethod
-    def from_parts(cls, parts: Sequence[bytes]) -> PageIndex:
+    def from_parts(cls, parts: Sequence[bytes | bytearray]) -> PageIndex:
         """What `parts` has given; raises ValueError for bytes that it cannot have."""
         words, *arrays = parts
         made = [array(kind) for kind in "IIHI"]

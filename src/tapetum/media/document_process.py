@@ -7,6 +7,7 @@ when it would come back. A file that crashes its process is refused, and the nex
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -26,7 +27,7 @@ from tapetum.media.document_index import PageIndex
 MEMORY_BYTES = 1024**3  # of a process, the file included
 MAX_PAGE_CHARS = 2**16  # of the text of a page
 _WAIT_S = 0.05  # between two looks whether somebody still waits
-_PIECE_BYTES = 2**20
+_PIPE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class DocumentProcesses:
         told, _ = self._ask(file, go_on, do="text", pages=list(pages), max_chars=MAX_PAGE_CHARS)
         return [str(text) for text in told["texts"]]
 
-    def render(self, file: PdfFile, page: int, size: tuple[int, int], go_on: GoOn) -> bytes:
+    def render(self, file: PdfFile, page: int, size: tuple[int, int], go_on: GoOn) -> bytearray:
         """A page, counted from 0, as RGB row by row, stretched to width and height in pixels."""
         _, (pixels,) = self._ask(file, go_on, do="render", page=page, width=size[0], height=size[1])
         return pixels
@@ -80,7 +81,7 @@ class DocumentProcesses:
     def num_processes(self) -> int:
         return len(self._idle) + self._num_busy
 
-    def _ask(self, file: PdfFile, go_on: GoOn, **question: object) -> tuple[dict[str, Any], list[bytes]]:
+    def _ask(self, file: PdfFile, go_on: GoOn, **question: object) -> tuple[dict[str, Any], list[bytearray]]:
         with self._process(file, go_on) as process:
             if process.file_name != file.name:
                 process.open(file, self._max_pages, go_on)
@@ -156,6 +157,9 @@ class _Process:
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "they were asked for"
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        if sys.platform == "linux":
+            with suppress(OSError):  # a page comes through in fewer turns
+                fcntl.fcntl(self._answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def open(self, file: PdfFile, max_pages: int, go_on: GoOn) -> list[tuple[float, float]]:
         self.file_name = ""
@@ -165,7 +169,7 @@ class _Process:
 
     def ask(
         self, question: dict[str, object], payloads: Sequence[bytes], go_on: GoOn
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    ) -> tuple[dict[str, Any], list[bytearray]]:
         """The answer and the bytes that came with it; raises MediaError where it is a refusal."""
         head = json.dumps({**question, "sizes": [len(payload) for payload in payloads]}).encode()
         try:
@@ -186,13 +190,13 @@ class _Process:
         with suppress(OSError):  # what was not yet written has nobody to read it
             self._questions.close()
 
-    def _read(self, size: int, go_on: GoOn) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+    def _read(self, size: int, go_on: GoOn) -> bytearray:
+        data, count = bytearray(size), 0
+        while count < size:
             go_on()
             if select.select([self._answers], [], [], _WAIT_S)[0]:
-                piece = os.read(self._answers.fileno(), min(size - len(data), _PIECE_BYTES))
-                if not piece:
+                num_read = os.readv(self._answers.fileno(), [memoryview(data)[count:]])
+                if not num_read:
                     raise _Crashed
-                data += piece
-        return bytes(data)
+                count += num_read
+        return data
