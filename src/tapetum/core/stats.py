@@ -23,6 +23,7 @@ class SchedulerStats:
 
     num_running: int
     num_waiting: int
+    waiting_by_class: Mapping[str, int]  # every class of priority
     num_free_blocks: int
     num_cached_blocks: int  # reusable by prefix, held by nobody, evictable
     num_held_blocks: int  # in use by running requests

@@ -140,6 +140,7 @@ class Meters:
         return (
             _gauge("num_requests_running", "Requests that hold blocks.", stats.num_running),
             _gauge("num_requests_waiting", "Requests that wait for blocks.", stats.num_waiting),
+            _labelled("num_requests_waiting_by_class", "The same.", "gauge", "class", stats.waiting_by_class),
             _gauge("kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1.", _usage(stats)),
             _gauge("engine_heartbeat_seconds", "Since the last sign of life of the loop.", heartbeat_age_s),
             _labelled("backlog_seconds", "Predicted for what waits.", "gauge", "stage", waiting_s),

@@ -7,10 +7,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
 
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.plan import EncodeJob, Row, StepResult
 from tapetum.sched.progress import Progress
+
+_MOST = 1024  # accounts
+
+
+class Charged:
+    """What was done for each account since the start; of very many, for those that have had most."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return dict(self._seconds)
+
+    def add(self, charges: Mapping[str, float]) -> None:
+        for account, seconds in charges.items():
+            self._seconds[account] = self._seconds.get(account, 0.0) + seconds
+        if len(self._seconds) > 2 * _MOST:
+            self._seconds = dict(nlargest(_MOST, self._seconds.items(), key=itemgetter(1)))
 
 
 def charges_of_encodes(

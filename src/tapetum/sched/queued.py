@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tapetum.core.priority import CLASSES, class_of
 from tapetum.sched.progress import Progress
 
 
@@ -43,6 +44,13 @@ class Queued:
             del self._sums[kind]  # no rounding error outlives the queue
         else:
             self._sums[kind].add(Sum(-1, -progress.encode_s, -progress.prefill_s))
+
+    def by_class(self) -> dict[str, int]:
+        """How many wait, of every class of priority."""
+        counts = dict.fromkeys(CLASSES, 0)
+        for (priority, _), part in self._sums.items():
+            counts[class_of(priority)] += part.count
+        return counts
 
     def total(self) -> Sum:
         return _sum_of(list(self._sums.values()))

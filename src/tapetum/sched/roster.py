@@ -7,7 +7,7 @@ a place in a queue. Which request moves when is the scheduler's decision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
@@ -20,7 +20,7 @@ from tapetum.core.media import MediaItem
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult, TokenEvent
 from tapetum.core.request import FinishReason, Phase, Request, RequestState
 from tapetum.core.tenant import account_of
-from tapetum.sched.charges import charges_of_encodes, charges_of_rows
+from tapetum.sched.charges import Charged, charges_of_encodes, charges_of_rows
 from tapetum.sched.due import due_of
 from tapetum.sched.limits import too_late
 from tapetum.sched.progress import Progress, stats_of
@@ -52,6 +52,7 @@ class Roster:
         self.queued = Queued()
         self.promises = Promises()
         self.turns = Turns()
+        self.charged = Charged()
         self.stay_s = 0.0  # in a place among the running, of recent requests on average
         self._live: dict[str, Progress] = {}
         self._wanted: Counter[bytes] = Counter()  # media keys in their prompts
@@ -146,8 +147,12 @@ class Roster:
         for job, seconds in charges_of_encodes(plan.encodes, result, self._cost):
             for request_id in self._visual.waiters(self._visual.key_of(job.item))[:1]:
                 if progress := self._live.get(request_id):
-                    self.turns.charge({progress.account: seconds})
-        self.turns.charge(charges_of_rows(plan.rows, owners, result, self._cost))
+                    self._charge({progress.account: seconds})
+        self._charge(charges_of_rows(plan.rows, owners, result, self._cost))
+
+    def _charge(self, seconds: Mapping[str, float]) -> None:
+        self.turns.charge(seconds)
+        self.charged.add(seconds)
 
     def end(
         self,

@@ -108,6 +108,11 @@ class Scheduler:
     def backlog(self) -> Backlog:
         return self._prospects.backlog
 
+    @property
+    def charged_s(self) -> dict[str, float]:
+        """Predicted seconds of the work done so far, by account: of those for which most was done."""
+        return self._roster.charged.seconds
+
     def prospect(
         self,
         priority: int,
@@ -225,6 +230,7 @@ class Scheduler:
         return SchedulerStats(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
+            waiting_by_class=roster.queued.by_class(),
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
             num_held_blocks=pool.num_held,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tapetum.core.media import Reuse
+from tapetum.core.priority import CLASSES
 from tapetum.core.request import SamplingParams
 from tapetum.engine.timely import MAX_PRIORITY, MAX_TIMEOUT_S, OnVisionTimeout
 from tapetum.server.chat.formats import FormatFields, grammar_of
@@ -18,7 +19,6 @@ MAX_CHOICES = 128
 MAX_SALT = 1024  # characters; it is part of every key
 PriorityClass = Literal["interactive", "standard", "economy", "background"]
 Priority = PriorityClass | Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
-_PRIORITIES = {"interactive": -1, "standard": 0, "economy": 1, "background": 2}
 
 
 class StreamOptions(Struct, frozen=True):
@@ -104,4 +104,4 @@ def sampling_params(
 
 def priority_number(priority: Priority | None) -> int:
     """Lower is earlier."""
-    return _PRIORITIES[priority] if isinstance(priority, str) else priority or 0
+    return CLASSES[priority] if isinstance(priority, str) else priority or 0
