@@ -12,6 +12,7 @@ import pytest
 from tapetum.assets import MODEL_DIR
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig
+from tapetum.core.cost import CostModel
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request, SamplingParams
@@ -20,11 +21,13 @@ from tapetum.engine.files import ModelFiles
 from tapetum.engine.front import Front
 from tapetum.engine.output import Delta
 from tapetum.engine.prompts import Terms
+from tapetum.engine.tiers import Tiers
 from tests.scripted import ScriptedExecutor
 
 EOS = 1012
 STEP_S = 0.01
 BLOCK_SIZE = 16
+KV_BYTES = 64  # of a token
 
 
 class Clock:
@@ -43,7 +46,7 @@ class SpeakingExecutor(ScriptedExecutor):
     """
 
     def __init__(self, answers: Callable[[str], Iterable[int]], clock: Clock | None = None) -> None:
-        super().__init__(BLOCK_SIZE, script=self._say)
+        super().__init__(BLOCK_SIZE, script=self._say, block_bytes=BLOCK_SIZE * KV_BYTES)
         self.answers = answers
         self.clock = clock
         self.faults: dict[str | bytes, BaseException] = {}
@@ -106,20 +109,30 @@ def facts(num_blocks: int = 256, max_model_len: int = 2048) -> ModelFacts:
         max_model_len=max_model_len,
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
-        kv_bytes_per_token=64,
+        kv_bytes_per_token=KV_BYTES,
         feature_bytes_per_token=64,
         weights_fingerprint=b"weights",
         encoder_fingerprint=b"encoder",
     )
 
 
-def engine_with(executor: SpeakingExecutor, *, num_blocks: int = 256, **schedule: object) -> Engine:
+def engine_with(
+    executor: SpeakingExecutor,
+    *,
+    num_blocks: int = 256,
+    cost: CostModel | None = None,
+    tiers: Tiers | None = None,
+    clock: Callable[[], float] | None = None,
+    **schedule: object,
+) -> Engine:
     engine = Engine(
         EngineConfig(schedule=ScheduleConfig(**schedule), cache=CacheConfig(feature_cache_bytes=1 << 20)),
         executor=executor,
         facts=facts(num_blocks),
         files=files(),
-        clock=executor.clock or Clock(),
+        cost=cost,
+        tiers=tiers,
+        clock=clock or executor.clock or Clock(),
     )
     _fronts[id(engine)] = Front(
         files(), engine.config, engine.facts, forecast=engine.forecast, clock=engine.clock

@@ -20,6 +20,7 @@ from tapetum.core.config import (
     MediaConfig,
     ModelConfig,
     ScheduleConfig,
+    TierConfig,
 )
 from tapetum.core.errors import ConfigError
 from tapetum.core.footprint import StepMemory
@@ -31,7 +32,14 @@ from tapetum.native.library import load
 from tapetum.ops.table import torch_table
 from tapetum.runtime import executor as executor_module
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
-from tapetum.runtime.memory import Room, host_available_bytes, plan_blocks, room_of, token_bytes
+from tapetum.runtime.memory import (
+    Room,
+    host_available_bytes,
+    plan_blocks,
+    plan_host_slots,
+    room_of,
+    token_bytes,
+)
 from tests.checkpoints import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -188,6 +196,19 @@ def test_memory_of_a_gpu_leaves_room_for_a_step(monkeypatch: pytest.MonkeyPatch)
     room = room_of(spec, config, step_bytes=3 * GIB)
     assert room.kv_bytes == pytest.approx((50 - 1 - 3) * GIB, abs=16)
     assert room.usual_bytes == room.kv_bytes
+
+
+def test_swap_space_and_tiers_of_a_cpu_take_of_the_same_memory() -> None:
+    spec = make_spec()
+    tiers = TierConfig(feature_tiers=("host:?max=1GiB", "disk:somewhere"), kv_tiers=("host:?max=2GiB",))
+    config = EngineConfig(cache=CacheConfig(swap_bytes=2 * GIB), tiers=tiers)
+    num_slots = plan_host_slots(spec, 2**16, config)
+    room = room_of(spec, config, step_bytes=0, num_host_slots=num_slots)
+    assert room.host_bytes == num_slots * 16 * token_bytes(spec) + 3 * GIB
+    assert room.kv_bytes == room.free_bytes - room.feature_bytes - room.host_bytes
+    assert "--swap-space and host: tiers" in str(room)
+    gpu = dataclasses.replace(spec, device=torch.device("cuda"))
+    assert plan_host_slots(gpu, 2**16, config) == num_slots
 
 
 def test_kv_that_leaves_no_room_for_a_step_is_refused_with_numbers() -> None:

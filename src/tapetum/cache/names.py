@@ -7,7 +7,7 @@ elsewhere and finds nothing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from hashlib import blake2b
 
 from tapetum.cache.keys import BlockKey
@@ -23,15 +23,10 @@ def alias_name(alias: bytes, encoder_fingerprint: bytes) -> bytes:
     return _digest(b"alias 1", alias, encoder_fingerprint)
 
 
-def kv_root_name(root: Iterable[object], device: str, block_size: int) -> bytes:
-    """Of all that keys and values depend on beside tokens: tenant, weights, number format, and how they are laid out.
-
-    Devices of another kind round otherwise, so they look elsewhere.
-    """
-    fields = [
-        field if isinstance(field, bytes) else f"{type(field).__name__} {field}".encode() for field in root
-    ]
-    return _digest(b"kv 1", *fields, device.partition(":")[0].encode(), struct.pack("<I", block_size))
+def kv_root_name(root: Iterable[Hashable], block_size: int) -> bytes:
+    """Of all that keys and values depend on beside tokens: tenant, weights, number format, layout."""
+    fields = [b"bytes " + field if isinstance(field, bytes) else f"text {field}".encode() for field in root]
+    return _digest(b"kv 1", *fields, struct.pack("<I", block_size))
 
 
 def block_name(parent: bytes, key: BlockKey) -> bytes:

@@ -5,7 +5,7 @@ Worked out as far as somebody asks, once. Owns no block.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from tapetum.cache.blocks import Tag
 from tapetum.cache.keys import BlockKey, SpanPart, span_parts, tag_of
@@ -52,8 +52,11 @@ class PromptBlocks:
     def tag(self, index: int) -> Tag:
         return tag_of(self.parts(index), self._size)
 
-    def cost_s(self, index: int) -> float:
-        """Predicted seconds to compute a block again: its tokens behind those before it, its share of encodes."""
+    def cost_s(self, index: int, encoded: Collection[bytes] = ()) -> float:
+        """Predicted seconds to compute a block again: its tokens behind those before it, its share of encodes.
+
+        `encoded`: media keys of pictures that need no encode.
+        """
         parts = self.parts(index)
         if parts and not self._encode_s:
             for span in self._prompt.spans:
@@ -62,4 +65,8 @@ class PromptBlocks:
                 self._encode_s[span.key] = whole_s / (span.end - span.start)
         pairs = chunk_context(index * self._size, self._size)
         prefill_s = self._cost.step_seconds(0, 0, self._size, pairs) - self._cost.step_seconds(0, 0)
-        return prefill_s + sum(self._encode_s[part.media_key] * (part.last - part.first) for part in parts)
+        return prefill_s + sum(
+            self._encode_s[part.media_key] * (part.last - part.first)
+            for part in parts
+            if part.media_key not in encoded
+        )

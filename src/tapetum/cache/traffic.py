@@ -9,7 +9,7 @@ the tree's, and what is evicted meanwhile just does not travel. A step moves no 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tapetum.cache.eviction import Worth
@@ -43,8 +43,6 @@ class Traffic:
         ledger: Ledger,
         cost: CostModel,
         block_bytes: int,
-        *,
-        device: str = "",
         load_s: Callable[[int], float] | None = None,
     ) -> None:
         self.num_exported = 0  # blocks since the start
@@ -52,7 +50,6 @@ class Traffic:
         self._ledger = ledger
         self._cost = cost
         self._block_bytes = block_bytes
-        self._device = device
         self._load_s = load_s
         self._leaving: deque[PrefixNode] = deque()
         self._out: list[Exported] = []
@@ -208,8 +205,8 @@ class Traffic:
             name = below.name = block_name(name, below.key)
         return name
 
-    def _root_name(self, root: tuple[object, ...]) -> bytes:
-        return kv_root_name(root, self._device, self._ledger.block_size)
+    def _root_name(self, root: tuple[Hashable, ...]) -> bytes:
+        return kv_root_name(root, self._ledger.block_size)
 
 
 def _path(node: PrefixNode) -> list[PrefixNode]:

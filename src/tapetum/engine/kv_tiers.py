@@ -29,9 +29,9 @@ class KvTiers:
         self._dtype = facts.dtype
         self._block_bytes = facts.block_size * facts.kv_bytes_per_token
 
-    def may_have(self, name: bytes) -> bool:
-        """False where it is sure not to be."""
-        return self._tiers.knows("kv", name) is not False
+    def knows(self, name: bytes) -> bool | None:
+        """Whether it is there; None = only a load can tell."""
+        return self._tiers.knows("kv", name)
 
     def seconds(self, num_blocks: int, name: bytes | None = None) -> float:
         """Predicted for a load of so many, the first of them of that name, from the slowest place that may have it."""

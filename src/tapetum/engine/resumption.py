@@ -8,7 +8,7 @@ without a tier for keys and values nothing is held here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -92,12 +92,11 @@ class Resumption:
             return False
         if self._tiers.seconds(len(names), names[0]) >= compute_s:
             return False
-        parts = [tuple(names[start : start + _PART]) for start in range(0, len(names), _PART)]
+        is_sure = self._tiers.knows(names[0])
+        parts = _parts(names, first_size=_PART if is_sure else 1)
         held = _Held(request, blocks, first, now + max(LEAST_LOAD_S, compute_s), parts)
         self._held[request.request_id] = held
-        held.loads = [
-            self._tiers.load(part, partial(self._tell, held, number)) for number, part in enumerate(parts)
-        ]
+        self._begin(held, parts if is_sure else parts[:1])
         return True
 
     def take_ready(self, now: float) -> Iterator[Request]:
@@ -140,24 +139,33 @@ class Resumption:
 
     def _known(self, tiers: KvTiers, blocks: PromptBlocks) -> tuple[int, list[bytes], float]:
         """The run that the tiers may have: index of the first block, their names, seconds to compute them."""
-        first, compute_s = 0, 0.0
+        first, compute_s, encoded = 0, 0.0, frozenset(self._scheduler.media_keys)
         names: list[bytes] = []
         for index, name in self._traffic.names(blocks):
-            if not tiers.may_have(name):
+            if tiers.knows(name) is False:
                 break
             first = first if names else index
             names.append(name)
-            compute_s += blocks.cost_s(index)
+            compute_s += blocks.cost_s(index, encoded)
         return first, names, compute_s
+
+    def _begin(self, held: _Held, parts: Sequence[tuple[bytes, ...]]) -> None:
+        """Load the next parts."""
+        assert self._tiers is not None, "nothing is held without tiers"
+        for part in parts:
+            held.loads.append(self._tiers.load(part, partial(self._tell, held, len(held.loads))))
 
     def _tell(self, held: _Held, part: int, found: Mapping[bytes, Payload]) -> None:
         """On the thread of the tiers."""
         self._mailbox.put(partial(self._loaded, held, part, found))
 
     def _loaded(self, held: _Held, part: int, found: Mapping[bytes, Payload], now: float) -> None:
+        """Where nobody could tell, the first block says whether the others are worth asking for."""
         if not held.is_over:
             held.found[part] = found
             held.gather()
+        if not held.is_over:
+            self._begin(held, held.parts[len(held.loads) :])
 
     def _land(self, held: _Held) -> None:
         """As much as the next step may bring; what there is no room for is computed."""
@@ -170,3 +178,9 @@ class Resumption:
         if held.payloads and not self._traffic.is_full(is_alone=is_alone):
             held.end()
             held.payloads.clear()
+
+
+def _parts(names: Sequence[bytes], first_size: int) -> list[tuple[bytes, ...]]:
+    """In order: one of `first_size`, and others of the usual size."""
+    starts = (0, *range(first_size, len(names), _PART))
+    return [tuple(names[start:end]) for start, end in zip(starts, (*starts[1:], len(names)), strict=True)]

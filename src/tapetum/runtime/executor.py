@@ -197,10 +197,12 @@ def load_executor(directory: Path, config: EngineConfig) -> LocalExecutor:
     is_native = ops.decoder is not None
     step_bytes = largest_step_bytes(model.spec, config, sizes, max_model_len, is_native=is_native)
     window_bytes = config.cache.window_cache_bytes if model.spec.has_windows and ops.has_exact_rows else 0
-    room = room_of(model.spec, config, step_bytes, window_bytes)
+    num_host_slots = plan_host_slots(model.spec, max_model_len, config)
+    room = room_of(model.spec, config, step_bytes, window_bytes, num_host_slots)
     num_blocks = plan_blocks(model.spec, max_model_len, config, room)
     facts = replace(
         _facts(model, max_model_len, num_blocks, config, ops.name),
+        num_host_slots=num_host_slots,
         has_exact_parts=ops.has_exact_rows,
         window_cache_bytes=window_bytes,
     )
@@ -245,7 +247,6 @@ def _facts(
         feature_bytes_per_token=spec.feature_size * spec.dtype.itemsize,
         weights_fingerprint=model.weights_fingerprint + arithmetic,
         encoder_fingerprint=model.encoder_fingerprint + arithmetic,
-        num_host_slots=plan_host_slots(spec, max_model_len, config),
     )
 
 

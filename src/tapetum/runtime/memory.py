@@ -85,11 +85,15 @@ class Room:
     feature_bytes: int
     usual_limit: int  # of KV that nobody has asked for
     window_bytes: int = 0  # kept of windows
+    host_bytes: int = (
+        0  # of what leaves the device, where its memory is the host's: --swap-space and tiers there
+    )
 
     @property
     def kv_bytes(self) -> int:
         """Below zero where even the others do not fit."""
-        return self.free_bytes - self.step_bytes - self.feature_bytes - self.window_bytes
+        others = self.step_bytes + self.feature_bytes + self.window_bytes + self.host_bytes
+        return self.free_bytes - others
 
     @property
     def usual_bytes(self) -> int:
@@ -97,13 +101,16 @@ class Room:
 
     def __str__(self) -> str:
         windows = f", windows {shown_bytes(self.window_bytes)}" if self.window_bytes else ""
+        host = f", --swap-space and host: tiers {shown_bytes(self.host_bytes)}" if self.host_bytes else ""
         return (
             f"{shown_bytes(self.free_bytes)} may be used, the largest step takes {shown_bytes(self.step_bytes)}, "
-            f"features {shown_bytes(self.feature_bytes)}{windows}"
+            f"features {shown_bytes(self.feature_bytes)}{windows}{host}"
         )
 
 
-def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes: int = 0) -> Room:
+def room_of(
+    spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes: int = 0, num_host_slots: int = 0
+) -> Room:
     """What is free now that the weights are there, less what must stay free."""
     features = config.cache.feature_cache_bytes if spec.step.patch_bytes else 0
     if spec.device.type != "cuda":
@@ -115,6 +122,7 @@ def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes
             feature_bytes=features,
             usual_limit=limit,
             window_bytes=window_bytes,
+            host_bytes=num_host_slots * token_bytes(spec) * config.cache.block_size + _tier_bytes(config),
         )
     free, total = torch.cuda.mem_get_info(spec.device)
     used = total - free
@@ -126,6 +134,12 @@ def room_of(spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes
         usual_limit=total,
         window_bytes=window_bytes,
     )
+
+
+def _tier_bytes(config: EngineConfig) -> int:
+    """That tiers in the memory of this process may take."""
+    urls = (url for several in config.tiers.urls().values() for url in several)
+    return sum(url.max_bytes or 0 for url in urls if url.scheme == "host")
 
 
 def host_available_bytes(meminfo: str, group_limit: str = "", group_stat: str = "") -> int:

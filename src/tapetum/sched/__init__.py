@@ -40,5 +40,5 @@ def build_scheduler(
     host = HostSlots(facts.num_host_slots)
     block_bytes = facts.block_size * facts.kv_bytes_per_token
     swap = Swap(host, ledger, visual, cost, block_bytes)
-    traffic = Traffic(ledger, cost, block_bytes, device=facts.device, load_s=load_s)
+    traffic = Traffic(ledger, cost, block_bytes, load_s)
     return Scheduler(config.schedule, ledger, visual, swap, traffic, cost, facts.max_model_len)

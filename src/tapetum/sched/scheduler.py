@@ -267,7 +267,7 @@ class Scheduler:
     def _who_goes_on(self, plan: BatchPlan, now: float) -> dict[Progress, Row]:
         """All that runs, with its rows in the plan in flight, where nothing but their next tokens can follow it."""
         is_open = self.num_waiting or self._news or plan.encodes or self._roster.has_expired(now)
-        if is_open or self.traffic.has_some or not self._flight.has_only(plan):
+        if is_open or not self._flight.has_only(plan):
             return {}
         live = who_goes_on(plan.rows, self._flight.owners(plan))
         return live if len(live) == self.num_running else {}
