@@ -165,6 +165,8 @@ def test_documents_and_pictures_share_the_room(server: TestServer, script: Watch
     assert 10 in second["pages"]
     assert len(second["pages"]) == 3
     assert len(script.seen[-1].prompt.spans) == 1 + len(first["pages"]) + 3
+    text = written(script.seen[-1])
+    assert text.index("Document 1 towns.pdf") < text.index("Document 2 towns.pdf")
 
 
 def test_the_text_of_a_page_may_follow_its_picture(server: TestServer, script: Watch) -> None:
@@ -172,6 +174,8 @@ def test_the_text_of_a_page_may_follow_its_picture(server: TestServer, script: W
     assert "has 629 boats." in written(script.seen[-1])
     ask(server, part(max_pages=1))
     assert "629" not in written(script.seen[-1])
+    long = pdf(["town 17 " + "and more " * 3000, *PAGES])
+    assert 18 in seen(ask(server, part(long, page_text=True))), "a page that does not fit is passed over"
 
 
 def test_a_later_question_of_the_same_chat_chooses_anew(server: TestServer) -> None:

@@ -14,7 +14,8 @@ from tapetum.core.chat import ChatInput, DocumentPart, Message
 from tapetum.core.media import PagesSeen
 from tapetum.core.request import SamplingParams
 from tapetum.engine.output import RequestOutput
-from tapetum.engine.pages import documents_of, question_of, with_contents
+from tapetum.engine.pages import question_of
+from tapetum.engine.places import Content, documents_of, with_contents
 from tapetum.engine.prompts import PromptInput
 from tapetum.text.reasoning import ReasoningStream, Thinking
 
@@ -70,7 +71,7 @@ def read_whole(
     notes_sampling = _for_notes(sampling, min(_MAX_NOTES, max(1, max_model_len // _NOTES_SHARE)))
     spent = Spent()
     told: list[PagesSeen] = []
-    contents: dict[int, tuple[str, ...]] = {}
+    contents: dict[int, Content] = {}
     for number, part in enumerate(documents_of(chat)):
         if part.mode != "map_reduce":
             continue

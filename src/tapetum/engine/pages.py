@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeVar
 
-from tapetum.core.chat import ChatInput, DocumentPart, MediaPart, Message
+from tapetum.core.chat import ChatInput, DocumentPart, MediaPart
 from tapetum.core.config import MEDIA_LIMIT
 from tapetum.core.errors import InvalidParameter, MediaTooLarge
 from tapetum.core.media import ChosenBy, PagesSeen
@@ -22,13 +22,12 @@ from tapetum.core.request import SamplingParams
 from tapetum.engine.arrange import Arrangement, TextTokens, arrange
 from tapetum.engine.files import ModelFiles
 from tapetum.engine.loads import Loads, result_of
-from tapetum.engine.places import check_kinds, media_of
+from tapetum.engine.places import Content, check_kinds, documents_of, with_contents
 from tapetum.engine.prompts import PromptBuilder, PromptInput, PromptLimits
 from tapetum.media.document import Document
 from tapetum.media.document_library import Consultation, Question
 from tapetum.media.plan import MediaPlan
 
-Content = tuple[str | MediaPart, ...]
 _ANSWER_SHARE = 8  # of the context is left for an answer of which nobody said how long it may be
 _MAX_NAME = 120
 T = TypeVar("T")
@@ -42,10 +41,6 @@ class DocumentLoader(Protocol):
     def consult(self, part: DocumentPart, question: Question, *, tenant: str) -> Future[Consultation]: ...
 
     def page_texts(self, document: Document, pages: Sequence[int]) -> Future[list[str]]: ...
-
-
-def documents_of(prompt: PromptInput) -> tuple[DocumentPart, ...]:
-    return tuple(part for part in media_of(prompt) if isinstance(part, DocumentPart))
 
 
 @dataclass(slots=True)
@@ -127,13 +122,17 @@ class PageReader:
                     chosen_by=chosen_by,
                 )
             )
-            contents[id(part)] = (*_title(part), *(piece for leaf in leaves for piece in leaf.content))
+            pages = (piece for leaf in leaves for piece in leaf.content)
+            contents[id(part)] = (*_title(part, place, len(parts)), *pages)
         told = sorted((*prompt.pages, *seen), key=lambda pages: pages.document)
         return replace(with_contents(prompt, contents), pages=tuple(told))
 
     def _room(self, prompt: ChatInput, sampling: SamplingParams, layout: _Layout) -> _Room:
         """What the rest of the prompt and the answer leave."""
-        titles: dict[int, Content] = {id(part): _title(part) for part in documents_of(prompt)}
+        parts = documents_of(prompt)
+        titles: dict[int, Content] = {
+            id(part): _title(part, place, len(parts)) for place, part in enumerate(parts)
+        }
         draft = self._prompts.draft(with_contents(prompt, titles), sampling)  # refuses what can never fit
         others = layout.num_tokens_of(draft.media)
         context = self._limits.max_model_len
@@ -189,12 +188,13 @@ class _Layout:
         """The pages that are seen, in the order of the document. There is always one: should that be too large for
         the prompt, it is refused later, as any picture is."""
         wanted, chosen_by = _ranked(part, consultation)
+        best = self._leaves(part, consultation.document, wanted[: max(1, room.pictures)])
         leaves: list[_Leaf] = []
-        for leaf in self._leaves(part, consultation.document, wanted[: max(1, room.pictures)]):
-            if not leaves or room.has(leaf):
+        for leaf in best:
+            if room.has(leaf):
                 leaves.append(leaf)
                 room.take(leaf)
-        leaves.sort(key=lambda leaf: leaf.number)
+        leaves = sorted(leaves or best[:1], key=lambda leaf: leaf.number)
         return leaves, "all" if len(leaves) == consultation.document.num_pages else chosen_by
 
     def _leaves(self, part: DocumentPart, document: Document, numbers: Sequence[int]) -> list[_Leaf]:
@@ -246,26 +246,6 @@ def question_of(chat: ChatInput) -> Question:
     return Question(*texts[:-3:-1])
 
 
-def with_contents(chat: ChatInput, contents: Mapping[int, Content]) -> ChatInput:
-    """The same chat with something else in the place of parts, which are named by their identity."""
-    messages = tuple(replace(message, content=_merged(message, contents)) for message in chat.messages)
-    return replace(chat, messages=messages)
-
-
-def _merged(message: Message, contents: Mapping[int, Content]) -> Content:
-    """Neighbouring texts become one where something was put between them: many templates take a lone string only."""
-    if not any(id(part) in contents for part in message.content):
-        return message.content
-    pieces: list[str | MediaPart] = []
-    for part in message.content:
-        for piece in contents.get(id(part), (part,)):
-            if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
-                pieces[-1] += piece
-            else:
-                pieces.append(piece)
-    return tuple(pieces)
-
-
 def _ranked(part: DocumentPart, consultation: Consultation) -> tuple[list[int], ChosenBy]:
     """Pages that may be seen, the best first."""
     num_pages = consultation.document.num_pages
@@ -282,12 +262,12 @@ def _ranked(part: DocumentPart, consultation: Consultation) -> tuple[list[int], 
     return list(ranked)[: part.max_pages], "question" if best else "order"
 
 
-def _title(part: DocumentPart) -> tuple[str, ...]:
-    """What stands before the pages of a document that has a name."""
-    if part.name is None:
-        return ()
-    name = "".join(letter for letter in part.name if letter.isprintable())[:_MAX_NAME]
-    return (f"Document {name}\n",)
+def _title(part: DocumentPart, place: int, count: int) -> tuple[str, ...]:
+    """What stands before the pages of a document that has a name, or is one of several."""
+    name = "".join(letter for letter in part.name or "" if letter.isprintable())[:_MAX_NAME]
+    if count > 1:
+        name = f"{place + 1} {name}".rstrip()
+    return (f"Document {name}\n",) if name else ()
 
 
 def _free_numbers(chat: ChatInput) -> Iterator[int]:

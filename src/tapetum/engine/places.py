@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from tapetum.core.chat import ChatInput, MediaPart, TextInput
+from tapetum.core.chat import ChatInput, DocumentPart, MediaPart, Message, TextInput
 from tapetum.core.config import MEDIA_LIMIT
 from tapetum.core.errors import InvalidParameter, MediaTooLarge
 from tapetum.core.media import MediaKind
@@ -13,12 +14,18 @@ from tapetum.engine.arrange import PromptRun
 from tapetum.text.runs import MediaSlot, Run
 from tapetum.text.tokenizer import Tokenizer
 
+Content = tuple[str | MediaPart, ...]
+
 
 def media_of(prompt: ChatInput | TextInput) -> tuple[MediaPart, ...]:
     if isinstance(prompt, TextInput):
         return prompt.media
     parts = (part for message in prompt.messages for part in message.content)
     return tuple(part for part in parts if isinstance(part, MediaPart))
+
+
+def documents_of(prompt: ChatInput | TextInput) -> tuple[DocumentPart, ...]:
+    return tuple(part for part in media_of(prompt) if isinstance(part, DocumentPart))
 
 
 def check_kinds(media: tuple[MediaPart, ...], taken: Collection[MediaKind]) -> None:
@@ -71,3 +78,23 @@ def bind(runs: list[Run], media: tuple[MediaPart, ...], written: Mapping[MediaKi
                 param="prompt",
             )
     return [waiting[run.kind].popleft() if isinstance(run, MediaSlot) else run for run in runs]
+
+
+def with_contents(chat: ChatInput, contents: Mapping[int, Content]) -> ChatInput:
+    """The same chat with something else in the place of parts, which are named by their identity."""
+    messages = tuple(replace(message, content=_merged(message, contents)) for message in chat.messages)
+    return replace(chat, messages=messages)
+
+
+def _merged(message: Message, contents: Mapping[int, Content]) -> Content:
+    """Neighbouring texts become one where something was put between them: many templates take a lone string only."""
+    if not any(id(part) in contents for part in message.content):
+        return message.content
+    pieces: list[str | MediaPart] = []
+    for part in message.content:
+        for piece in contents.get(id(part), (part,)):
+            if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                pieces[-1] += piece
+            else:
+                pieces.append(piece)
+    return tuple(pieces)

@@ -131,7 +131,7 @@ def adopt_array(array: NDArray[np.generic], config: MediaConfig) -> Image.Image:
 def check_bytes(count: int, config: MediaConfig) -> None:
     if count > config.max_bytes:
         raise MediaTooLarge(
-            f"picture or clip has {count} bytes, limit {config.max_bytes}; "
+            f"picture, clip or document has {count} bytes, limit {config.max_bytes}; "
             "send a smaller file or raise --media-max-mb"
         )
 

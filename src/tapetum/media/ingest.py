@@ -180,7 +180,7 @@ class Ingest:
 
     def _late(self) -> MediaTimeout:
         return MediaTimeout(
-            f"picture or clip took longer than {self._config.timeout_s:g} s to fetch and decode; "
+            f"picture, clip or document took longer than {self._config.timeout_s:g} s to fetch and decode; "
             "send a smaller one or raise --media-timeout-s"
         )
 
@@ -350,6 +350,6 @@ def _typed(error: Exception) -> TapetumError:
     """Our own errors as they are; anything else is our fault, and says so."""
     if isinstance(error, TapetumError):
         return error
-    typed = EngineError(f"loading a picture or clip failed: {type(error).__name__}: {error}")
+    typed = EngineError(f"loading a picture, clip or document failed: {type(error).__name__}: {error}")
     typed.__cause__ = error
     return typed
