@@ -46,7 +46,7 @@ class SpeakingExecutor(ScriptedExecutor):
     """
 
     def __init__(self, answers: Callable[[str], Iterable[int]], clock: Clock | None = None) -> None:
-        super().__init__(BLOCK_SIZE, script=self._say, block_bytes=BLOCK_SIZE * KV_BYTES)
+        super().__init__(BLOCK_SIZE, script=self._say, block_bytes=BLOCK_SIZE * KV_BYTES, feature_bytes=64)
         self.answers = answers
         self.clock = clock
         self.faults: dict[str | bytes, BaseException] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import CheckpointError
 from tapetum.core.plan import BatchPlan, StepResult
+from tapetum.engine.build import open_tiers
 from tapetum.engine.engine import Engine
 from tests.cpu.engine_kit import SpeakingExecutor, facts, files, spoken
 
@@ -19,7 +20,8 @@ ANSWER = "Total: 12.50 €"
 
 
 class Speaker(SpeakingExecutor):
-    """Takes its time for a step and, in answer to a prompt with a picture, says the first byte of its patches."""
+    """Takes its time for a step and, in answer to a prompt with a picture, says the first byte of its patches, if it
+    came with any."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         super().__init__(lambda request_id: spoken(self._answers.get(request_id, ANSWER)))
@@ -29,7 +31,9 @@ class Speaker(SpeakingExecutor):
     def execute(self, plan: BatchPlan) -> StepResult:
         for request in plan.admitted:
             for span in request.prompt.spans:
-                self._answers[request.request_id] = f"pixel {span.item.patches[0, 0]}"
+                is_seen = not span.item.is_reserved
+                told = f"pixel {span.item.patches[0, 0]}" if is_seen else "features"
+                self._answers[request.request_id] = told
         time.sleep(self._step_s)
         return super().execute(plan)
 
@@ -81,4 +85,8 @@ def build_late(config: EngineConfig) -> Engine:
 
 
 def _engine(config: EngineConfig, executor: Speaker) -> Engine:
-    return Engine(config, executor=executor, facts=facts(), files=files())
+    tiers = open_tiers(config.tiers)
+    engine = Engine(config, executor=executor, facts=facts(), files=files(), tiers=tiers)
+    if tiers is not None:
+        engine.at_end.callback(tiers.close)
+    return engine

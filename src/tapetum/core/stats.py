@@ -34,6 +34,7 @@ class SchedulerStats:
     num_visual_budget_blocks: int  # beyond so many with pictures, those that are cached go first
     evictions_by_reason: Mapping[str, int]  # of prefix_evictions: worth, or the quota that was exceeded
     feature_bytes: int
+    reserved_bytes: int  # of features that requests rely on, wherever these are
     prefix_queries: int  # tokens looked up at first admissions
     prefix_hits: int  # of those, found
     prefix_evictions: int  # blocks

@@ -243,6 +243,7 @@ class Scheduler:
             if tree
             else {},
             feature_bytes=self.visual.num_bytes,
+            reserved_bytes=self.visual.reserve.num_bytes,
             prefix_queries=roster.prefix_queries,
             prefix_hits=roster.prefix_hits,
             prefix_evictions=tree.num_evictions if tree else 0,

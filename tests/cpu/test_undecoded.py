@@ -1,0 +1,128 @@
+"""Pictures that need no decode, from the front's process to the engine's: promised, sent without pixels, let go of."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tapetum.media.plan
+from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.config import EngineConfig, TierConfig
+from tapetum.core.errors import InvalidParameter
+from tapetum.core.request import SamplingParams
+from tapetum.engine.remote import ProcessLink
+from tapetum.engine.reservations import Wanted
+from tapetum.engine.service import AsyncEngine
+from tests.cpu.process_kit import ANSWER
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def picture(shade: int) -> MediaPart:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((56, 56, 3), shade, np.uint8)).save(buffer, "PNG")
+    return MediaPart(kind="image", source=buffer.getvalue(), is_trusted=True)
+
+
+def chat(*content: str | MediaPart) -> ChatInput:
+    return ChatInput(messages=(Message(role="user", content=content),))
+
+
+async def text_of(service: AsyncEngine, *content: str | MediaPart, sampling: SamplingParams = GREEDY) -> str:
+    return (await (await service.submit(chat(*content), sampling)).output()).outputs[0].text
+
+
+@pytest.fixture
+def num_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    decoded: list[int] = []
+    inner = tapetum.media.plan.decode
+
+    def counted(*arguments, **options):
+        decoded.append(1)
+        return inner(*arguments, **options)
+
+    monkeypatch.setattr(tapetum.media.plan, "decode", counted)
+    return decoded
+
+
+def link_to(folder: Path, builder: str = "build") -> ProcessLink:
+    config = EngineConfig(tiers=TierConfig(feature_tiers=(f"disk:{folder}?max=16MiB",)))
+    return ProcessLink(config, builder=f"tests.cpu.process_kit:{builder}", arena_bytes=1 << 20)
+
+
+@pytest.fixture
+async def known(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """A fresh service that knows a picture of shade 77 from the one before."""
+    async with AsyncEngine(link_to(tmp_path)) as before:
+        assert await text_of(before, picture(77), "Hello") == "pixel 77"
+    async with AsyncEngine(link_to(tmp_path)) as service:
+        yield service
+
+
+async def reserved_by(service: AsyncEngine) -> int:
+    """Bytes that the engine keeps within reach."""
+    return (await service.stats()).reserved_bytes
+
+
+async def test_a_picture_of_an_earlier_process_comes_without_pixels_and_without_a_decode(known, num_decodes):
+    assert await text_of(known, picture(77), "Hello") == "features"
+    assert await text_of(known, picture(77), "Hello again") == "features"
+    assert not num_decodes
+    assert await text_of(known, picture(78), "Hello") == "pixel 78"
+    assert len(num_decodes) == 1
+    assert await reserved_by(known) == 0
+
+
+async def test_several_answers_share_what_the_first_has_reserved(known, num_decodes):
+    choices = known.choices(await known.submit(chat(picture(77), "Hello"), GREEDY), 3)
+    assert {index async for index, _ in choices} == {0, 1, 2}
+    assert choices.finish_reasons == ("stop",) * 3
+    assert not num_decodes
+    assert await reserved_by(known) == 0
+
+
+async def test_a_prompt_that_fails_behind_its_reservation_lets_go(known, num_decodes):
+    broken = MediaPart(kind="image", source=picture(5).source[:70], is_trusted=True)
+    with pytest.raises(Exception, match="media 2 of 2"):
+        await text_of(known, picture(77), broken)
+    assert len(num_decodes) == 1
+    with pytest.raises(InvalidParameter):
+        await text_of(known, picture(77), "Hello", sampling=SamplingParams(max_tokens=100_000))
+    assert await reserved_by(known) == 0
+    assert await text_of(known, "Hello") == ANSWER
+
+
+async def test_a_client_that_leaves_lets_go(known):
+    generation = await known.submit(chat(picture(77), "Hello"), GREEDY)
+    generation.cancel()
+    await generation.output()
+    task = asyncio.ensure_future(known.submit(chat(picture(77), "Hello"), GREEDY))
+    await asyncio.sleep(0.002)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for _ in range(200):
+        if await reserved_by(known) == 0:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("something is still reserved")
+
+
+async def test_what_is_asked_about_a_prompt_reserves_nothing(known):
+    prompt = await known.prompt(chat(picture(77), "Hello"))
+    assert not prompt.spans[0].item.is_reserved
+    await known.estimate(chat(picture(77), "Hello"))
+    assert await reserved_by(known) == 0
+
+
+async def test_an_engine_that_does_not_answer_in_time_has_nothing_to_say(tmp_path, monkeypatch):
+    monkeypatch.setattr("tapetum.engine.session.PATIENCE_S", 0.0)
+    async with AsyncEngine(link_to(tmp_path)) as service:
+        wanted = Wanted(alias=b"a", key=None, num_tokens=4, segments=(16,))
+        assert await asyncio.to_thread(service._link.reserve, "r", (wanted,)) == (None,)
+        assert await text_of(service, picture(3), "Hello") == "pixel 3"
