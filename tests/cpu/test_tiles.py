@@ -13,6 +13,7 @@ import torch
 from tapetum.core.plan import BatchPlan, EncodeJob
 from tapetum.models.encoding import Encoding
 from tapetum.models.tiled import TiledTower
+from tapetum.ops.table import torch_table
 from tests.cpu.parts_kit import Desk, Pixels, edited, noise, numbers
 from tests.families.table import FAMILIES
 
@@ -248,7 +249,10 @@ def test_pictures_and_frames_share_tiles(desks: dict[str, Desk], tower: list[int
     picture, clip = desk.item(frame), desk.item(noise(2, tile, tile), frame)
     desk.encode(picture)
     assert numbers(desk.encode(clip)) == [0]
-    assert tower == [1, 1] and desk.is_exact(picture, clip)
+    short = desk.item(frame, kind="video")
+    job = desk.encode(short, (0.5,))
+    assert (numbers(job), job.num_patches, job.num_tokens) == ([], 0, 0), "all of it is there"
+    assert tower == [1, 1, 0] and desk.is_exact(picture, clip, short)
     desk.forget()
 
 
@@ -308,3 +312,17 @@ def test_memory_pressure_evicts_the_source_and_the_encode_is_whole(tmp_path: Pat
     assert desk.executor.feature_keys == {second.key} and desk.visual.num_evictions == 1
     assert tower == [13, 13] and desk.is_exact(second)
     assert torch.isfinite(desk.executor.features_of(second.key)).all()
+
+
+@pytest.mark.parametrize("family", ["internvl", "qwen2_5_vl"])
+def test_nothing_is_left_out_where_rows_may_depend_on_each_other(
+    family: str, tmp_path: Path, tower: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of torch make no promise of it."""
+    monkeypatch.setattr("tapetum.runtime.executor.choose_table", torch_table)
+    desk, picture = Desk(FAMILIES[family].write(tmp_path, 0)), noise(0, 168, 224)
+    facts = desk.executor.facts
+    assert (facts.has_exact_parts, facts.window_cache_bytes) == (False, 0)
+    items = [desk.item(picture), desk.item(edited(picture, 0, 0))]
+    assert not any(desk.encode(item).known for item in items)
+    assert tower == [13, 13] * (family == "internvl")

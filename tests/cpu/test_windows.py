@@ -15,6 +15,7 @@ from tapetum.core.plan import BatchPlan, EncodeJob, StepResult
 from tapetum.engine.profile import observe
 from tapetum.models.encoding import Encoding
 from tapetum.models.qwen_vl.windows import Windows
+from tapetum.runtime.memory import Room
 from tapetum.runtime.windows import WindowCache
 from tests.checkpoints import write_checkpoint
 from tests.cpu.parts_kit import Desk, Pixels, edited, noise
@@ -233,3 +234,9 @@ def test_the_bytes_of_the_cache_are_its_states() -> None:
     assert cache.num_bytes == 100
     cache.clear()
     assert (len(cache), cache.num_bytes) == (0, 0)
+
+
+def test_the_cache_has_its_place_in_the_room_of_keys_and_values() -> None:
+    room = Room(free_bytes=1000, step_bytes=100, feature_bytes=200, usual_limit=900, window_bytes=50)
+    assert room.kv_bytes == room.usual_bytes == 650
+    assert str(room).endswith("features 200 B, windows 50 B")
