@@ -60,7 +60,7 @@ def files() -> ModelFiles:
 
 
 def config_of(dtype: str) -> EngineConfig:
-    options = {"device": "cpu", "threads": 1, "kv_cache_bytes": 16 << 20, "dtype": dtype}
+    options = {"device": "cpu", "threads": 1, "kv_cache_bytes": 13 << 20, "dtype": dtype}
     return config_from(None, options)
 
 
@@ -202,6 +202,38 @@ def test_a_full_or_dead_tier_from_the_start_changes_nothing() -> None:
         with talk("float32", store) as kept:
             assert kept.both() == without("float32")
             assert kept.engine.stats.num_arrived_blocks == 0
+
+
+def _crowd(llm: LLM) -> list[Turns]:
+    """Three turns of each of several talks, each round as one batch."""
+    samples = sorted(path for path in SAMPLES_DIR.glob("ok-*") if path.suffix in (".png", ".jpg"))[:7]
+    chats: list[list[dict[str, object]]] = [
+        [{"role": "user", "content": [{"type": "image", "image": path}, {"type": "text", "text": "Well?"}]}]
+        for path in samples
+    ]
+    said: list[Turns] = []
+    for _ in range(3):
+        outputs = llm.chat(chats, GREEDY, use_tqdm=False)
+        said.append([tuple(output.outputs[0].token_ids) for output in outputs])
+        for chat, output in zip(chats, outputs, strict=True):
+            chat += [
+                {"role": "assistant", "content": output.outputs[0].text},
+                {"role": "user", "content": "And then?"},
+            ]
+    return said
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_talks_over_few_blocks(dtype: str) -> None:
+    with talk(dtype) as plain:
+        wanted = _crowd(plain.llm)
+    store = FaultyStore()
+    with talk(dtype, store) as kept:
+        assert _crowd(kept.llm) == wanted
+        kept.forget()
+        store.flips_bit = 9_001  # of what comes from here on
+        assert _crowd(kept.llm) == wanted
+        assert kept.engine.stats.num_exported_blocks > 0
 
 
 def test_entries_of_another_form_are_thrown_away() -> None:

@@ -259,6 +259,23 @@ def test_any_field_changes_the_name() -> None:
     assert kv_root_name(("1", b"2"), 4) != kv_root_name((b"1", "2"), 4)
 
 
+@pytest.mark.parametrize(
+    ("segments", "options"),
+    [
+        (OPENING, {"tenant": "other"}),
+        ([9, *OPENING[1:]], {}),
+        ([1, 2, make_item("another", 30), 3, 4, 5], {}),
+        ([1, 2, 3, PHOTO, 4, 5], {}),
+    ],
+)
+def test_nobody_gets_what_is_not_theirs(segments: Segments, options: dict) -> None:
+    place = Place({})
+    place.ask("one", OPENING)
+    place.evict()
+    assert place.land(make_request("two", segments, **options)) == 0
+    assert place.land(make_request("three", OPENING)) == 8
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_conversations_over_a_small_pool_and_a_leaky_tier(seed: int) -> None:
     """Turns of many talks at a time, with evictions, losses and restarts: every token is that of no cache at all."""

@@ -38,10 +38,6 @@ class _Held:
     next_part: int = 0
     payloads: list[Payload] = field(default_factory=list)  # one behind the other, not landed yet
 
-    @property
-    def num_blocks(self) -> int:
-        return sum(map(len, self.parts))
-
     def gather(self) -> None:
         """Put what was found behind what came before, up to the first gap."""
         while self.next_part in self.found:
@@ -87,8 +83,7 @@ class Resumption:
             return False
         blocks = self._traffic.blocks_of(request)
         first, names, compute_s = self._known(self._tiers, blocks)
-        num_held = sum(held.num_blocks for held in self._held.values())
-        if not names or num_held + len(names) > self._max_blocks:
+        if not names or self._num_loading(names) > self._max_blocks:
             return False
         if self._tiers.seconds(len(names), names[0]) >= compute_s:
             return False
@@ -148,6 +143,11 @@ class Resumption:
             names.append(name)
             compute_s += blocks.cost_s(index, encoded)
         return first, names, compute_s
+
+    def _num_loading(self, names: Sequence[bytes]) -> int:
+        """Blocks that are on their way, with these; several answers to one prompt wait for the same."""
+        parts = (part for held in self._held.values() for part in held.parts)
+        return len(set(names).union(*parts))
 
     def _begin(self, held: _Held, parts: Sequence[tuple[bytes, ...]]) -> None:
         """Load the next parts."""
