@@ -155,6 +155,35 @@ async def test_nothing_is_fetched_for_who_could_not_even_be_answered_in_text(ser
 
 
 @pytest.mark.parametrize("wish", ["reject", "text_only"])
+async def test_who_is_refused_once_its_media_are_there_is_answered_in_text(service, monkeypatch, wish):
+    """Others came while the picture was decoded: the scheduler knows of them, the forecast did not."""
+    prospects = service._link._engine._scheduler._prospects
+    check = prospects.check
+
+    def refuse(request, now):
+        if request.prompt.spans:
+            raise DeadlineOutOfReach(
+                "request would end after 90 s; come back", param="timeout_s", wait_s=30.0
+            )
+        return check(request, now)
+
+    monkeypatch.setattr(prospects, "check", refuse)
+    if wish == "reject":
+        with pytest.raises(DeadlineOutOfReach, match="90 s"):
+            await service.submit(chat(picture(1)), GREEDY, timeout_s=60.0)
+    else:
+        generation = await service.submit(
+            chat(picture(1), "x"), GREEDY, timeout_s=60.0, on_vision_timeout=wish
+        )
+        output = await generation.output()
+        assert output.outputs[0].text == TEXT
+        assert LEFT_OUT["image"] in service.tokenizer.decode(output.prompt_token_ids)
+        assert [report.degraded for report in output.media] == [Degradation(reason="timeout")]
+        assert await degradations(service) == {"load": 0, "timeout": 1}
+    assert not service._generations and (await service.stats()).num_waiting == 0
+
+
+@pytest.mark.parametrize("wish", ["reject", "text_only"])
 async def test_nothing_is_decoded_for_who_would_be_too_late_with_it(service, monkeypatch, wish):
     loader = loader_of(service, monkeypatch)
     foretell(

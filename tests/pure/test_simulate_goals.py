@@ -32,17 +32,9 @@ def test_goals_are_reached_by_a_few_dozen_requests(name: str) -> None:
     assert GOALS[name].is_reached(value), f"{GOALS[name].what}: {value:.3f}"
 
 
-OPEN = {"streams", "overload"}  # goals that are not reached yet
-
-
-def _goals() -> list[object]:
-    open_goal = pytest.mark.xfail(reason="the scheduler does not reach it yet")
-    return [pytest.param(name, marks=open_goal if name in OPEN else ()) for name in GOALS]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", _goals())
+@pytest.mark.parametrize("name", GOALS)
 def test_goals_are_reached(name: str, seed: int) -> None:
     value = GOALS[name].figure(MINI, 300, seed)
     assert GOALS[name].is_reached(value), f"{GOALS[name].what}: {value:.3f}"

@@ -24,6 +24,7 @@ from tapetum.core.chat import ChatInput, TextInput
 from tapetum.core.config import EngineConfig
 from tapetum.core.errors import (
     CapacityError,
+    DeadlineOutOfReach,
     DeadlinePassed,
     EngineDead,
     TapetumError,
@@ -56,7 +57,7 @@ from tapetum.engine.places import media_of
 from tapetum.engine.preparation import Preparation, post
 from tapetum.engine.prompts import PromptInput, PromptPlan, Terms
 from tapetum.engine.remote import ProcessLink
-from tapetum.engine.timely import OnVisionTimeout, check_terms
+from tapetum.engine.timely import OnVisionTimeout, check_terms, without_media
 from tapetum.text.tokenizer import Tokenizer
 
 AnyPrompt = PromptInput | str | Mapping[str, object] | Sequence[object]
@@ -156,7 +157,20 @@ class AsyncEngine:
         if isinstance(given, ChatInput) and has_whole_documents(given):
             prepared = await self._read_whole(given, sampling or SamplingParams(), terms)
             given, spent = prepared.chat, prepared.spent
-        return await self._hand_in(await self._prepare(given, sampling, terms, has_to_cross=True), spent)
+        request = await self._prepare(given, sampling, terms, has_to_cross=True)
+        try:
+            return await self._hand_in(request, spent)
+        except (DeadlineOutOfReach, DeadlinePassed):
+            is_text = not request.prompt.spans or not isinstance(given, ChatInput)
+            if on_vision_timeout == "reject" or is_text:
+                raise
+        return await self._hand_in(await self._text_alone(given, sampling, terms), spent)
+
+    async def _text_alone(self, chat: ChatInput, sampling: SamplingParams | None, terms: Terms) -> Request:
+        """In the place of a request that is refused for the time that its media would take."""
+        again = replace(terms, request_id=new_request_id())
+        request = await self._prepare(without_media(chat), sampling, again, has_to_cross=True)
+        return replace(request, left_out=tuple(part.kind for part in media_of(chat)))
 
     async def _read_whole(self, chat: ChatInput, sampling: SamplingParams, terms: Terms) -> Prepared:
         """All within the time that the last request has."""

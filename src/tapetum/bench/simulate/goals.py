@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tapetum.bench.simulate.bound import passed
 from tapetum.bench.simulate.coefficients import Coefficients
-from tapetum.bench.simulate.presets import PICTURE, PRESETS
+from tapetum.bench.simulate.presets import PICTURE, PRESETS, TEXT
 from tapetum.bench.simulate.prompts import Prompts
 from tapetum.bench.simulate.simulation import Setup, Simulation, tapetum
 from tapetum.bench.simulate.study import Study, draw, keeping, study
@@ -84,19 +84,24 @@ def kept_of_accepted(coefficients: Coefficients, count: int, seed: int) -> float
 
 
 def ladder_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
-    """Goodput at three times what can be done, with the ladder of picture sizes over without.
+    """Goodput of pictures and clips at three times what can be done, with the ladder of their sizes over without.
 
-    Its target is what a picture takes on an idle device, a quarter of what is promised.
+    Text is kept out of the figure: three of five requests are text, which passes pictures and is good either way. The
+    target is what a picture takes on an idle device, a quarter of what is promised.
     """
     setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(), seed=seed)
     trace, _ = draw(PRESETS["overload"], setup, count)
     setup = keeping(setup, trace)
     target_s = Prompts(coefficients).unloaded(PICTURE).ttft_s
     with_ladder, without = (
-        study("overload", trace, replace(setup, schedule=schedule), has_baseline=False).ours.num_good
+        num_good_with_media(study("overload", trace, replace(setup, schedule=schedule), has_baseline=False))
         for schedule in (replace(setup.schedule, quality_ladder_s=target_s), setup.schedule)
     )
     return with_ladder / max(without, 1)
+
+
+def num_good_with_media(found: Study) -> int:
+    return sum(kind.num_good for kind in found.ours.kinds if kind.name != TEXT.name)
 
 
 def small_share(coefficients: Coefficients, count: int, seed: int) -> float:
@@ -152,7 +157,7 @@ GOALS: Mapping[str, Goal] = {
         ),
         Goal(
             name="ladder",
-            what="goodput at three times what can be done, with the ladder over without",
+            what="goodput of pictures at three times what can be done, with the ladder over without",
             figure=ladder_ratio,
             must=1.5,
             aim=2.0,
