@@ -78,6 +78,15 @@ def test_only_the_pages_that_were_asked_for_are_read(server: TestServer, script:
     assert [len(request.prompt.spans) for request in script.seen] == [4, 4, 1, 0]
 
 
+def test_no_page_is_passed_over_though_it_fills_a_window(server: TestServer, script: Script) -> None:
+    pages = [f"{text} {'and more ' * 100}" for text in PAGES[:6]]
+    pages[2] += "and more " * 450
+    assert seen(ask(server, part(pdf(pages), page_text=True, **WHOLE))) == [1, 2, 3, 4, 5, 6]
+    assert [len(request.prompt.spans) for request in script.seen] == [2, 2, 2, 0], (
+        "the third waits for its own"
+    )
+
+
 def test_documents_that_are_read_whole_stand_beside_others(server: TestServer, script: Script) -> None:
     response = ask(
         server,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 
 from tapetum.core.chat import ChatInput, DocumentPart, Message
-from tapetum.core.media import PagesSeen
+from tapetum.core.media import ChosenBy, PagesSeen
 from tapetum.core.request import SamplingParams
 from tapetum.engine.output import RequestOutput
 from tapetum.engine.pages import question_of
@@ -75,28 +75,17 @@ def read_whole(
     for number, part in enumerate(documents_of(chat)):
         if part.mode != "map_reduce":
             continue
-        notes, seen, num_pages, start = "", list[int](), 0, 1
+        notes, seen, start = "", list[int](), 1
         while start:
             window = _window(chat, part, start, notes)
             output = yield Errand(window, notes_sampling)
-            (pages,) = output.pages
-            seen += pages.pages
-            num_pages = pages.num_pages
             spent = spent.and_of(output)
             notes = _spoken(output, thinking(window))
-            left = (page for page in part.pages or (num_pages,) if page > seen[-1])
-            start = seen[-1] + 1 if any(left) else 0
-        is_all = len(seen) == num_pages
-        told.append(
-            PagesSeen(
-                document=number,
-                name=part.name,
-                pages=tuple(seen),
-                num_pages=num_pages,
-                chosen_by="all" if is_all else "request",
-            )
-        )
-        contents[id(part)] = (f"Notes on {len(seen)} of {num_pages} pages of a document:\n{notes}\n",)
+            (pages,) = output.pages
+            seen += pages.pages
+            start = _next_start(part, pages)
+        told.append(_told(number, part, seen, pages.num_pages))
+        contents[id(part)] = (f"Notes on {len(seen)} of {pages.num_pages} pages of a document:\n{notes}\n",)
     return Prepared(replace(with_contents(chat, contents), pages=tuple(told)), spent)
 
 
@@ -142,6 +131,19 @@ def _window(chat: ChatInput, part: DocumentPart, start: int, notes: str) -> Chat
         template_kwargs=chat.template_kwargs,
         max_visual_tokens=chat.max_visual_tokens,
         reuse=chat.reuse,
+    )
+
+
+def _next_start(part: DocumentPart, window: PagesSeen) -> int:
+    """The page after a window, 0 where nothing is left to read."""
+    last = max(part.pages) if part.pages else window.num_pages
+    return window.pages[-1] + 1 if window.pages[-1] < last else 0
+
+
+def _told(number: int, part: DocumentPart, seen: list[int], num_pages: int) -> PagesSeen:
+    chosen_by: ChosenBy = "all" if len(seen) == num_pages else "request"
+    return PagesSeen(
+        document=number, name=part.name, pages=tuple(seen), num_pages=num_pages, chosen_by=chosen_by
     )
 
 

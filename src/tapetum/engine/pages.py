@@ -194,6 +194,8 @@ class _Layout:
             if room.has(leaf):
                 leaves.append(leaf)
                 room.take(leaf)
+            elif part.first_page is not None:
+                break  # the next window begins with it
         leaves = sorted(leaves or best[:1], key=lambda leaf: leaf.number)
         return leaves, "all" if len(leaves) == consultation.document.num_pages else chosen_by
 
