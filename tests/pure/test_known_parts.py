@@ -206,3 +206,14 @@ def test_requests_come_and_go_and_nothing_leaks(
     )
     stage.scheduler.reset_caches()
     assert stage.scheduler.visual.num_bytes == stage.scheduler.visual.num_parts == 0
+
+
+def test_a_reset_reaches_what_the_executor_keeps_of_windows() -> None:
+    """Once, and again where the plan that told it broke off."""
+    stage = Stage(has_parts=True)
+    assert not stage.step().drops_windows
+    stage.scheduler.reset_caches()
+    plan = stage.scheduler.schedule(stage.now)
+    assert plan.drops_windows and not plan.is_empty
+    stage.tell(stage.scheduler.abandon(plan, EngineError("broken"), stage.now))
+    assert [stage.step().drops_windows for _ in range(2)] == [True, False]
