@@ -14,12 +14,12 @@ from PIL import Image
 import tapetum.media.plan
 from tapetum.core.chat import ChatInput, MediaPart, Message
 from tapetum.core.config import EngineConfig, TierConfig
-from tapetum.core.errors import InvalidParameter
+from tapetum.core.errors import InvalidParameter, MediaError
 from tapetum.core.request import SamplingParams
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.reservations import Wanted
 from tapetum.engine.service import AsyncEngine
-from tests.cpu.process_kit import ANSWER
+from tests.cpu.process_kit import ANSWER, build
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -51,17 +51,26 @@ def num_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return decoded
 
 
-def link_to(folder: Path, builder: str = "build") -> ProcessLink:
-    config = EngineConfig(tiers=TierConfig(feature_tiers=(f"disk:{folder}?max=16MiB",)))
-    return ProcessLink(config, builder=f"tests.cpu.process_kit:{builder}", arena_bytes=1 << 20)
+def config_of(folder: Path) -> EngineConfig:
+    return EngineConfig(tiers=TierConfig(feature_tiers=(f"disk:{folder}?max=16MiB",)))
+
+
+def link_to(folder: Path) -> ProcessLink:
+    return ProcessLink(config_of(folder), builder="tests.cpu.process_kit:build", arena_bytes=1 << 20)
 
 
 @pytest.fixture
-async def known(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    """A fresh service that knows a picture of shade 77 from the one before."""
-    async with AsyncEngine(link_to(tmp_path)) as before:
+async def folder(tmp_path: Path) -> Path:
+    """Where an engine has left a picture of shade 77."""
+    async with AsyncEngine(build(config_of(tmp_path))) as before:
         assert await text_of(before, picture(77), "Hello") == "pixel 77"
-    async with AsyncEngine(link_to(tmp_path)) as service:
+    return tmp_path
+
+
+@pytest.fixture
+async def known(folder: Path) -> AsyncIterator[AsyncEngine]:
+    """A service over that folder; an engine of this process."""
+    async with AsyncEngine(build(config_of(folder))) as service:
         yield service
 
 
@@ -70,16 +79,22 @@ async def reserved_by(service: AsyncEngine) -> int:
     return (await service.stats()).reserved_bytes
 
 
-async def test_a_picture_of_an_earlier_process_comes_without_pixels_and_without_a_decode(known, num_decodes):
-    assert await text_of(known, picture(77), "Hello") == "features"
-    assert await text_of(known, picture(77), "Hello again") == "features"
-    assert not num_decodes
-    assert await text_of(known, picture(78), "Hello") == "pixel 78"
-    assert len(num_decodes) == 1
-    assert await reserved_by(known) == 0
+@pytest.mark.parametrize("is_apart", [False, True])
+async def test_a_picture_of_an_earlier_engine_comes_without_pixels_and_without_a_decode(
+    folder, num_decodes, is_apart
+):
+    num_decodes.clear()
+    async with AsyncEngine(link_to(folder) if is_apart else build(config_of(folder))) as known:
+        assert await text_of(known, picture(77), "Hello") == "features"
+        assert await text_of(known, picture(77), "Hello again") == "features"
+        assert not num_decodes
+        assert await text_of(known, picture(78), "Hello") == "pixel 78"
+        assert len(num_decodes) == 1
+        assert await reserved_by(known) == 0
 
 
 async def test_several_answers_share_what_the_first_has_reserved(known, num_decodes):
+    num_decodes.clear()
     choices = known.choices(await known.submit(chat(picture(77), "Hello"), GREEDY), 3)
     assert {index async for index, _ in choices} == {0, 1, 2}
     assert choices.finish_reasons == ("stop",) * 3
@@ -89,7 +104,8 @@ async def test_several_answers_share_what_the_first_has_reserved(known, num_deco
 
 async def test_a_prompt_that_fails_behind_its_reservation_lets_go(known, num_decodes):
     broken = MediaPart(kind="image", source=picture(5).source[:70], is_trusted=True)
-    with pytest.raises(Exception, match="media 2 of 2"):
+    num_decodes.clear()
+    with pytest.raises(MediaError, match="media 2 of 2"):
         await text_of(known, picture(77), broken)
     assert len(num_decodes) == 1
     with pytest.raises(InvalidParameter):
