@@ -65,7 +65,7 @@ def test_what_is_dear_or_used_often_stays_and_what_was_dear_once_goes():
     cache = VisualCache(60, 10)  # three items
     put(cache, "a", 1.0)
     put(cache, "b", 5.0)
-    put(cache, "c", 1.0, num_uses=3)
+    put(cache, "c", 1.0, num_uses=6)
     put(cache, "d", 1.0)
     assert resident(cache) == {b"b", b"c", b"d"}
     put(cache, "e", 1.0)
