@@ -103,7 +103,7 @@ class ScheduleConfig:
     # tokens, at least so many; and how far these may be from what is there for them
     link_share: float = 0.05
     link_tokens: int = 32
-    link_tolerance: float = 0.2
+    link_tolerance: float = 0.12
 
     def __post_init__(self) -> None:
         check_record(self)
