@@ -13,6 +13,7 @@ from tapetum.cache.tiers import Entry, Kind, TierName
 from tapetum.core.config import CacheConfig, EngineConfig, ScheduleConfig, TierConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.media import MediaItem
+from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request
 from tapetum.engine.engine import Engine
 from tapetum.engine.files import ModelFiles
@@ -127,6 +128,19 @@ class ScriptedTiers:
                 self.answer(ask)
 
 
+class Brittle(ScriptedExecutor):
+    """Raises in place of a plan, as often as `fault` gives something to raise."""
+
+    fault: Callable[[BatchPlan], BaseException | None] = staticmethod(lambda plan: None)
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        if error := self.fault(plan):
+            raise error
+        released = tuple(name for name in plan.released if name in self.request_ids)
+        dropped = tuple(key for key in plan.dropped_features if key in self.feature_keys | self.encode_keys)
+        return super().execute(replace(plan, released=released, dropped_features=dropped))
+
+
 class Scene:
     """An engine, its clock and what came of its requests."""
 
@@ -142,7 +156,7 @@ class Scene:
         self.now = 100.0
         self.tiers = tiers
         more = {"script": script} if script else {}
-        self.executor = ScriptedExecutor(4, feature_bytes=BYTES_PER_TOKEN, **more)  # type: ignore[arg-type]
+        self.executor = Brittle(4, feature_bytes=BYTES_PER_TOKEN, **more)  # type: ignore[arg-type]
         config = EngineConfig(
             cache=CacheConfig(
                 block_size=4,

@@ -220,3 +220,45 @@ def test_a_request_waits_for_all_its_pictures():
     scene.drain()
     assert scene.source("r") == ("remote", "remote", "remote") and scene.tokens("r") == expected(request)
     scene.assert_at_rest()
+
+
+def test_a_step_that_fails_is_done_in_pieces_with_what_arrives_and_is_copied_out():
+    scene = Scene(ScriptedTiers(filled(A)))
+    scene.executor.fault = lambda plan: RuntimeError("too much at once") if len(plan.rows) > 1 else None
+    scene.add(ask("r", A, B), ask("other", A, max_tokens=8))
+    scene.drain()
+    assert scene.tokens("r") == expected(ask("r", A, B)) and scene.source("r") == ("device", "miss")
+    assert scene.source("other") == ("remote",), "it has not waited for another picture"
+    assert scene.tokens("other") == expected(ask("other", A, max_tokens=8))
+    assert scene.tiers.saved["features"] == 1
+    scene.assert_at_rest()
+
+
+def test_features_that_cannot_be_brought_to_the_device_end_who_waits_for_them():
+    scene = Scene(ScriptedTiers(filled(A)))
+    scene.executor.fault = lambda plan: MemoryError("no room") if plan.arrivals else None
+    scene.add(ask("r", A), ask("text", max_tokens=5))
+    scene.drain()
+    assert scene.whole["r"].finish_reason == "error" and scene.whole["text"].finish_reason == "length"
+    scene.executor.fault = lambda plan: None
+    scene.add(ask("again", A))
+    scene.drain()
+    assert scene.source("again") == ("remote",)
+    scene.assert_at_rest()
+
+
+@pytest.mark.parametrize("moment", ["exports", "arrivals"])
+def test_a_step_that_is_broken_off_is_told_again(moment: str):
+    scene = Scene(ScriptedTiers(filled(A)))
+    broken: list[BaseException] = [KeyboardInterrupt()]
+    scene.executor.fault = lambda plan: broken.pop() if getattr(plan, moment) and broken else None
+    scene.add(ask("r", A, B, max_tokens=4))
+    with pytest.raises(KeyboardInterrupt):
+        scene.drain()
+    scene.drain()
+    assert scene.whole["r"].finish_reason == "error"
+    assert scene.tiers.saved["features"] == (moment == "exports")
+    scene.add(ask("again", A, B))
+    scene.drain()
+    assert scene.source("again") == ("device", "device" if moment == "exports" else "miss")
+    scene.assert_at_rest()

@@ -67,9 +67,10 @@ class Reserve:
                 self._let_go_of(media_key, request_id)
 
     def let_go_of(self, media_key: bytes, request_id: str) -> None:
-        """Of this one, which it must have reserved."""
+        """Of these alone, if it has reserved them."""
         with self._lock:
-            self._let_go_of(media_key, request_id)
+            if media_key in self._keys.get(request_id, ()):
+                self._let_go_of(media_key, request_id)
 
     def lose(self, media_key: bytes) -> None:
         """They are gone for good: nobody can rely on them any more."""

@@ -147,6 +147,8 @@ class Promotion:
         if found is not None:
             self._visual.reserve.land(media_key, found)
         for request_id in waiters:
+            if found is None:
+                self._visual.reserve.let_go_of(media_key, request_id)
             keys = self._awaited[request_id]
             keys.discard(media_key)
             if not keys:
