@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -30,6 +31,7 @@ PAGES = [
     f"Chapter {number}\nThe harbour of town {number} has {37 * number} boats." for number in range(1, 31)
 ]
 FILE = pdf(PAGES)
+NUM_DAMAGED = int(os.environ.get("NUM_DAMAGED_PDFS", "40"))
 PROCESSOR = make_processor(image={"min_pixels": 3136, "max_pixels": 2_000_000})
 RED = b"1 0 0 rg 0 0 300 842 re f\n"
 
@@ -93,6 +95,27 @@ def test_a_file_that_will_not_do_is_refused_in_a_sentence(
     assert ";" in refusal.value.message, "with what to do about it"
     assert processes.sizes(PdfFile("b", FILE), go_on), "the process goes on"
     assert processes.num_crashes == 0
+
+
+def test_damaged_files_are_read_or_refused(processes: DocumentProcesses) -> None:
+    rng = random.Random(7)
+    whole = pdf(PAGES[:3], drawing=RED)
+    num_read = 0
+    for number in range(NUM_DAMAGED):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 30)):
+            start = rng.randrange(len(data))
+            data[start : start + rng.randrange(8)] = rng.randbytes(rng.randrange(8))
+        file = PdfFile(str(number), bytes(data))
+        try:
+            count = len(processes.sizes(file, go_on))
+            assert len(processes.index(file, go_on).lengths) == count
+            assert len(processes.render(file, count - 1, (40, 60), go_on)) == 40 * 60 * 3
+            num_read += 1
+        except MediaError as refusal:
+            assert ";" in refusal.message
+    assert 0 < num_read < NUM_DAMAGED
+    assert processes.num_processes <= 1
 
 
 @pytest.mark.parametrize("box", [(900_000, 900_000), (30, 50_000)])

@@ -129,6 +129,8 @@ def main() -> None:
             told, parts = _answer(documents, asked, payloads)
         except Refused as error:
             told, parts = {"refusal": str(error)}, ()
+        except pypdfium2.PdfiumError as error:
+            told, parts = {"refusal": f"cannot be read ({error}); save it again"}, ()
         except MemoryError:
             told, parts = {"refusal": "takes more memory than it may; send a part of it"}, ()
         head = json.dumps({**told, "sizes": [len(part) for part in parts]}).encode()
