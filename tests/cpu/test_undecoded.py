@@ -130,9 +130,11 @@ async def test_a_client_that_leaves_lets_go(known):
 
 
 async def test_what_is_asked_about_a_prompt_reserves_nothing(known):
+    estimate = await known.estimate(chat(picture(77), picture(78), "Hello"))
+    assert [medium.cache for medium in estimate.media] == ["disk", "miss"]
+    assert estimate.media[0].encode_s == 0.0 < estimate.media[1].encode_s
     prompt = await known.prompt(chat(picture(77), "Hello"))
     assert not prompt.spans[0].item.is_reserved
-    await known.estimate(chat(picture(77), "Hello"))
     assert await reserved_by(known) == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 from tapetum.core.errors import DeadlinePassed, EngineError
 from tapetum.core.media import MediaItem
 from tapetum.core.request import Request
+from tapetum.engine.forecast import Workload
 from tests.scripted import hashed_token, make_item, make_request
 from tests.scripted_tiers import Place, Scene, ScriptedTiers
 
@@ -204,6 +205,19 @@ def test_a_question_whose_keys_and_values_are_cached_searches_nothing():
     assert not scene.tiers.open
     scene.drain()
     assert scene.source("again") == ("prefix",) and scene.num_encodes(A) == 1
+
+
+def test_a_forecast_knows_what_is_on_the_device_and_what_tiers_have_given_back():
+    scene = Scene(ScriptedTiers(filled(A)))
+    workload = Workload(num_tokens=9, segments=((32,), (24,)), media_keys=(A.key, B.key))
+    assert scene.engine.forecast(workload).sources == ("miss", "miss")
+    scene.add(ask("r", A))
+    scene.drain()
+    assert scene.engine.forecast(workload).sources == ("device", "miss")
+    scene.engine._scheduler.visual.clear()
+    forecast = scene.engine.forecast(workload)
+    assert forecast.sources == ("remote", "miss") and forecast.is_held == (True, False)
+    assert forecast.encode_s[0] == 0 < forecast.encode_s[1]
 
 
 def test_a_request_waits_for_all_its_pictures():

@@ -13,8 +13,8 @@ from tapetum.engine.prompts import PromptPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaEstimate:
-    """One picture or clip; sizes are (width, height) in pixels. `cache` says where its features are as far as that is
-    known without asking a remote tier, miss = nowhere; `degraded` what a load of now would leave of it."""
+    """One picture or clip; sizes are (width, height) in pixels. `cache` says where its features are, miss = nowhere;
+    `degraded` what a load of now would leave of it."""
 
     original: tuple[int, int]
     used: tuple[int, int]

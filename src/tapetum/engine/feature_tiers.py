@@ -7,7 +7,7 @@ as its form tells. Nothing here waits; answers come on the thread of the tiers.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tapetum.cache.names import alias_name, feature_name
 from tapetum.cache.reserve import FeatureSource, Landed
@@ -25,7 +25,7 @@ SOURCES: Mapping[TierName, FeatureSource] = {
     "s3": "remote",
 }
 _KEY_BYTES = 32
-_MAX_ALIASES = 4096
+_MAX_KNOWN = 4096
 OnFeatures = Callable[[Mapping[bytes, Landed]], None]  # by media key, those that are there
 OnKeys = Callable[[Mapping[bytes, bytes]], None]  # media keys by alias, those that are known
 
@@ -46,15 +46,18 @@ class FeatureTiers:
         self._tiers = tiers
         self._facts = facts
         self._aliases: OrderedDict[bytes, None] = OrderedDict()  # saved not long ago
+        self._seen: OrderedDict[bytes, FeatureSource] = (
+            OrderedDict()
+        )  # media keys, where they were found last
 
     def may_have(self, media_key: bytes) -> bool:
         """False where they are sure not to be."""
         return self._tiers.knows("features", self._name(media_key)) is not False
 
     def source(self, media_key: bytes) -> FeatureSource | None:
-        """Where they are, as far as that is known without asking."""
+        """Where they are, as far as that is known without asking; else where they were found last."""
         tier = self._tiers.nearest("features", self._name(media_key))
-        return None if tier is None else SOURCES[tier]
+        return self._seen.get(media_key) if tier is None else SOURCES[tier]
 
     def seconds(self, media_key: bytes, num_tokens: int) -> float:
         """Predicted for a load from where they lie, or else from where somebody would put them."""
@@ -69,9 +72,11 @@ class FeatureTiers:
 
         def tell(found: Mapping[bytes, Found]) -> None:
             entries = {names[name]: entry for name, entry in found.items()}
-            on_done(
-                {key: _landed(entry) for key, entry in entries.items() if self._is_right(entry, wanted[key])}
-            )
+            landed = {
+                key: _landed(entry) for key, entry in entries.items() if self._is_right(entry, wanted[key])
+            }
+            self._note(wanted, landed)
+            on_done(landed)
 
         return self._tiers.load("features", names, tell, patience_s=patience_s)
 
@@ -109,7 +114,7 @@ class FeatureTiers:
         if not item.alias or item.alias in self._aliases:
             return
         self._aliases[item.alias] = None
-        if len(self._aliases) > _MAX_ALIASES:
+        if len(self._aliases) > _MAX_KNOWN:
             self._aliases.popitem(last=False)
         self._tiers.save(
             Entry(
@@ -121,6 +126,15 @@ class FeatureTiers:
                 cost_s=item.decode_s + item.resize_s,
             )
         )
+
+    def _note(self, wanted: Iterable[bytes], landed: Mapping[bytes, Landed]) -> None:
+        """On the thread of the tiers alone."""
+        for key in wanted:
+            self._seen.pop(key, None)
+            if key in landed and landed[key].source == "remote":  # others know by themselves what they have
+                self._seen[key] = "remote"
+        while len(self._seen) > _MAX_KNOWN:
+            self._seen.popitem(last=False)
 
     def _name(self, media_key: bytes) -> bytes:
         return feature_name(media_key, self._facts.encoder_fingerprint)

@@ -71,6 +71,12 @@ class Front:
         laid_out = self.pages.laid_out(prompt, sampling, tenant, loads)
         return self.prompts.plan(laid_out, sampling, tenant=tenant, loads=loads, priority=priority)
 
+    def recognised(self, plan: PromptPlan) -> PromptPlan:
+        """The plan with all that is known of its media, here or in tiers; asks the engine."""
+        return (
+            plan if self._undecoded is None else replace(plan, media=self._undecoded.recognised(plan.media))
+        )
+
     def forget_media(self) -> None:
         """Drop what is kept of media that were loaded before."""
         self._ingest.clear()

@@ -226,6 +226,7 @@ class AsyncEngine:
         """What a request would take; raises as `plan` does."""
         front, chosen = self._serving(), sampling or SamplingParams()
         plan = await self.plan(prompt, chosen, tenant=tenant, priority=priority)
+        plan = await self._ask(partial(front.recognised, plan))
         forecast = await self._ask(partial(self._link.forecast, plan.workload))
         max_tokens = chosen.max_tokens
         if max_tokens is None and (default := front.files.defaults.max_new_tokens) is not None:

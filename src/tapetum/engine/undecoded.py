@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Protocol
 
+from tapetum.core.request import new_request_id
 from tapetum.engine.reservations import Reserved, Wanted
 from tapetum.media.plan import MediaPlan
 
@@ -68,6 +70,17 @@ class Undecoded:
             for index, key in zip(asked, self._reserver.reserve(request_id, wanted), strict=True):
                 keys[index] = key
         return tuple(keys)
+
+    def recognised(self, plans: tuple[MediaPlan, ...]) -> tuple[MediaPlan, ...]:
+        """The same with the media keys that only tiers know. Who merely asks keeps nothing within reach."""
+        if not self._has_tiers or all(plan.key is not None for plan in plans):
+            return plans
+        request_id = new_request_id()
+        try:
+            keys = self.keys(request_id, plans)
+        finally:
+            self.let_go(request_id)
+        return tuple(replace(plan, key=plan.key or key) for plan, key in zip(plans, keys, strict=True))
 
     def let_go(self, request_id: str) -> None:
         """The request will not come."""
