@@ -3,7 +3,8 @@
 The exact way goes first: a link is tried for what no prefix has brought. The first tokens of the picture are computed
 as ever, since they repair most of what the other place has changed (EPIC, Hu et al., 2024; MPIC and VLCache of 2025).
 They also guard it: where they differ too much from what the other place had for them, all of the picture is computed.
-Whatever rests on a link stays with its request. Owns the links in flight, whose sources are kept until then, and their counts.
+Whatever rests on a link stays with its request. Owns the links in flight, whose sources are kept until then, and their
+counts.
 """
 
 from __future__ import annotations
