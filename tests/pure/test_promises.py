@@ -112,6 +112,16 @@ def test_answers_are_expected_to_be_as_long_as_others_were() -> None:
     assert promises.answer_tokens(300, 500) == 300
 
 
+def test_refusals_by_the_margin_alone_make_it_shrink() -> None:
+    promises = Promises()
+    for _ in range(3):
+        promises.observe_first(1.0, 2.0, has_media=False)
+    assert promises.margin(has_media=False) == 2.0
+    for _ in range(1000):
+        promises.observe_refusal(has_media=False)
+    assert promises.margin(has_media=False) == 1.0
+
+
 # --- in the scheduler
 
 
@@ -288,3 +298,18 @@ def test_the_queue_of_others_is_what_a_deadline_is_measured_by() -> None:
     stage.add(make_request("text", [1, 2, 3], max_tokens=1, deadline_s=6.0, priority=1))
     assert stage.scheduler.prospect(1, now=stage.now, encode_s=1.0, prefill_s=0.1).queue_s > 15
     assert stage.scheduler.prospect(1, now=stage.now, encode_s=0.0, prefill_s=0.1).queue_s < 1
+
+
+def test_of_the_step_in_flight_counts_what_is_left_of_it() -> None:
+    stage = _stage()
+    stage.add(make_request("long", range(900), max_tokens=2))
+    assert stage.scheduler.prospect(0, now=stage.now, encode_s=0.0, prefill_s=0.1).queue_s > 0.1, "it waits"
+    plan = stage.scheduler.schedule(stage.now)
+    seconds = _seconds(CostModel(STEP, ENCODE), plan)
+    queues = [
+        stage.scheduler.prospect(-9, now=stage.now + share * seconds, encode_s=0.0, prefill_s=0.1).queue_s
+        for share in (0.25, 0.75)
+    ]
+    assert queues[0] - queues[1] == pytest.approx(seconds / 2)
+    stage.finish_step(plan)
+    stage.drain()

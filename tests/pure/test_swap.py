@@ -57,6 +57,18 @@ def test_a_request_that_was_saved_goes_on_where_it_was(is_caching: bool) -> None
     assert stage.executor.computed == dict.fromkeys("abc", 8 + 11)  # no token twice
 
 
+def test_what_is_left_of_a_request_that_was_saved_is_to_load_it() -> None:
+    stage = _stage(move=(1e-5, 1e-12))
+    _add_three(stage)
+    plan = _until_saved(stage)
+    num_bytes = len(plan.saves[0].block_ids) * stage.scheduler._swap._block_bytes
+    loading_s = 1e-5 + 1e-12 * num_bytes
+    others_s = STEP[0] + 8 * STEP[3]  # of one that has not run yet
+    assert stage.scheduler.backlog.seconds == pytest.approx(loading_s + STEP[0] + STEP[3] + others_s)
+    stage.finish_step(plan)
+    _finish(stage)
+
+
 @pytest.mark.parametrize(("move", "num_host_slots"), [(DEAR, 100), (FREE, 0), (FREE, 1)])
 def test_what_does_not_pay_or_fit_is_computed_again(move: tuple[float, float], num_host_slots: int) -> None:
     stage = _stage(move, num_host_slots)

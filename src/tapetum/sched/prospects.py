@@ -26,6 +26,7 @@ from tapetum.sched.promise import Load, Prospect, check_in_time, prospect_of
 from tapetum.sched.queued import Sum
 from tapetum.sched.roster import Roster
 from tapetum.sched.settle import Encodes
+from tapetum.sched.swap import Swap
 
 _SURE = 0.8  # of what is predicted: a request that runs is given up where even so much is too much
 _NUM_NEXT = 8  # requests that wait and are looked at before they may be admitted
@@ -33,12 +34,19 @@ _NUM_NEXT = 8  # requests that wait and are looked at before they may be admitte
 
 class Prospects:
     def __init__(
-        self, config: ScheduleConfig, roster: Roster, ledger: Ledger, encodes: Encodes, cost: CostModel
+        self,
+        config: ScheduleConfig,
+        roster: Roster,
+        ledger: Ledger,
+        encodes: Encodes,
+        swap: Swap,
+        cost: CostModel,
     ) -> None:
         self._config = config
         self._roster = roster
         self._ledger = ledger
         self._encodes = encodes
+        self._swap = swap
         self._cost = cost
         self._max_running = max_running(config, ledger.block_size)
         self._ends_s: float | None = None  # the step that is carried out, as predicted
@@ -127,7 +135,8 @@ class Prospects:
         left_s = deadline_s - now
         least_s = self._least_s(progress, progress.state.num_computed_tokens)
         if least_s > left_s and not progress.state.block_ids:  # what it would find was not counted
-            least_s = self._least_s(progress, self._ledger.num_found(progress.state))
+            num_there, move_s = self._swap.outlook(progress.state, self._ledger.num_found(progress.state))
+            least_s = self._least_s(progress, num_there) + _SURE * move_s
         if least_s <= left_s:
             return None
         return DeadlinePassed(

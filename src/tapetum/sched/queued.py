@@ -15,7 +15,7 @@ from tapetum.sched.progress import Progress
 
 @dataclass(slots=True)
 class Sum:
-    """Of some requests; seconds as they were predicted when these came."""
+    """Of some requests; seconds as they were predicted when these began to wait."""
 
     count: int = 0
     encode_s: float = 0.0
@@ -34,16 +34,19 @@ class Sum:
 class Queued:
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[int, bool], Sum] = defaultdict(Sum)
+        self._parts: dict[str, Sum] = {}  # by request
 
-    def push(self, progress: Progress) -> None:
-        self._sums[_kind(progress)].add(Sum(1, progress.encode_s, progress.prefill_s))
+    def push(self, progress: Progress, encode_s: float, prefill_s: float) -> None:
+        """It waits, with so much to do."""
+        part = self._parts[progress.request_id] = Sum(1, encode_s, prefill_s)
+        self._sums[_kind(progress)].add(part)
 
     def remove(self, progress: Progress) -> None:
-        kind = _kind(progress)
+        kind, part = _kind(progress), self._parts.pop(progress.request_id)
         if self._sums[kind].count == 1:
             del self._sums[kind]  # no rounding error outlives the queue
         else:
-            self._sums[kind].add(Sum(-1, -progress.encode_s, -progress.prefill_s))
+            self._sums[kind].add(Sum(-1, -part.encode_s, -part.prefill_s))
 
     def by_class(self) -> dict[str, int]:
         """How many wait, of every class of priority."""

@@ -109,7 +109,7 @@ class Roster:
         )
         self._live[request.request_id] = progress
         self._wanted.update(span.key for span in request.prompt.spans)
-        self._push_waiting(progress)
+        self._push_waiting(progress, encode_s, prefill_s)
         if request.deadline_s is not None:
             heappush(self._deadlines, (request.deadline_s, self._num_added, request.request_id))
 
@@ -134,13 +134,13 @@ class Roster:
         """
         state = progress.state
         self.running.remove(progress)
-        self._push_waiting(progress)
         state.phase = Phase.WAITING
         state.num_preemptions += 1
         self.num_preemptions += 1
         if may_save:
             self._swap.save(state)
         self._give_back(progress)
+        self._push_waiting(progress, *self._left(progress))
 
     def charge(self, plan: BatchPlan, owners: Sequence[Progress], result: StepResult) -> None:
         """What a step has done counts for the turns of those it was done for; before any of it is taken over."""
@@ -228,9 +228,19 @@ class Roster:
         length = request.num_prompt_tokens
         return encode_s, self._cost.step_seconds(0, 0, length, chunk_context(0, length))
 
-    def _push_waiting(self, progress: Progress) -> None:
+    def _left(self, progress: Progress) -> tuple[float, float]:
+        """Seconds of encode and prefill of a request that was preempted: what is cached is not computed again, and
+        what was saved is loaded."""
+        state = progress.state
+        num_there, move_s = self._swap.outlook(state, self._ledger.num_found(state))
+        length = state.num_tokens - num_there
+        prefill_s = self._cost.step_seconds(0, 0, length, chunk_context(num_there, length))
+        is_passed = all(span.end <= num_there for span in state.request.prompt.spans)
+        return 0.0 if is_passed else progress.encode_s, move_s + prefill_s
+
+    def _push_waiting(self, progress: Progress, encode_s: float, prefill_s: float) -> None:
         self.waiting.push(progress)
-        self.queued.push(progress)
+        self.queued.push(progress, encode_s, prefill_s)
         self.turns.push(progress)
 
     def _remove_waiting(self, progress: Progress) -> None:

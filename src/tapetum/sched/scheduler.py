@@ -52,7 +52,7 @@ class Scheduler:
         self._swap = swap
         self._roster = Roster(ledger, visual, swap, traffic, cost)
         self._encodes = Encodes(visual, self._roster)
-        self._prospects = Prospects(config, self._roster, ledger, self._encodes, cost)
+        self._prospects = Prospects(config, self._roster, ledger, self._encodes, swap, cost)
         self._tokens = Tokens(ledger, visual, self._roster, may_guess=config.speculate == "auto")
         self._links = Links(config, ledger, visual, self._roster)
         self._writer = Writer(config, self._roster, self._encodes, self._links, ledger, visual, cost)

@@ -85,6 +85,15 @@ class Swap:
         self.num_loaded_blocks += len(slots)
         return saved.num_tokens
 
+    def outlook(self, state: RequestState, num_matched: int) -> tuple[int, float]:
+        """What `load` would give a request with so many tokens found, and the seconds that the move takes."""
+        saved = self._saved.get(state.request.request_id)
+        first = num_matched // self._ledger.block_size
+        if saved is None or first < saved.first or num_matched >= saved.num_tokens:
+            return num_matched, 0.0
+        num_blocks = len(saved.slots) - (first - saved.first)
+        return saved.num_tokens, self._cost.move_seconds(num_blocks * self._block_bytes)
+
     def forget(self, request_ids: Iterable[str]) -> None:
         """Of requests that have ended, or of which nobody knows whether they were saved."""
         for name in request_ids:
