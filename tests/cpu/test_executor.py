@@ -40,6 +40,7 @@ from tapetum.runtime.memory import (
     room_of,
     token_bytes,
 )
+from tapetum.runtime.store import KVStore
 from tests.checkpoints import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -196,6 +197,26 @@ def test_memory_of_a_gpu_leaves_room_for_a_step(monkeypatch: pytest.MonkeyPatch)
     room = room_of(spec, config, step_bytes=3 * GIB)
     assert room.kv_bytes == pytest.approx((50 - 1 - 3) * GIB, abs=16)
     assert room.usual_bytes == room.kv_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_that_leave_arrive_with_the_same_bits_wherever_there_is_room(dtype: torch.dtype) -> None:
+    spec = dataclasses.replace(make_spec(), dtype=dtype)
+    store = KVStore(spec, num_blocks=6, block_size=16)
+    for layer in store.layers:
+        layer.copy_(torch.randn(layer.shape))
+    before = [layer.clone() for layer in store.layers]
+    payloads = store.export([4, 1])
+    assert [payload.shape for payload in payloads] == 2 * [(spec.num_layers, *before[0][:, 0].shape)]
+    assert sum(memoryview(payload.data).nbytes for payload in payloads) == store.num_bytes(2)
+    for layer in store.layers:
+        layer[:, [1, 4]] = 0  # what was copied out is apart from what is here
+    store.arrive([5, 0], payloads)
+    for layer, old in zip(store.layers, before, strict=True):
+        assert torch.equal(layer[:, [5, 0]], old[:, [4, 1]])
+        assert torch.equal(layer[:, [2, 3]], old[:, [2, 3]])
+    with pytest.raises(ValueError, match=r"1 payloads of .* have \d+ bytes, not \d+"):
+        store.arrive([0], [dataclasses.replace(payloads[0], data=memoryview(payloads[0].data)[:-4])])
 
 
 def test_swap_space_and_tiers_of_a_cpu_take_of_the_same_memory() -> None:
