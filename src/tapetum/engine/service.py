@@ -161,8 +161,8 @@ class AsyncEngine:
         try:
             return await self._hand_in(request, spent)
         except (DeadlineOutOfReach, DeadlinePassed):
-            is_text = not request.prompt.spans or not isinstance(given, ChatInput)
-            if on_vision_timeout == "reject" or is_text:
+            is_text = not request.prompt.spans
+            if on_vision_timeout == "reject" or is_text or not isinstance(given, ChatInput):
                 raise
         return await self._hand_in(await self._text_alone(given, sampling, terms), spent)
 

@@ -48,13 +48,17 @@ class Documents:
         except pypdfium2.PdfiumError as error:
             is_locked = getattr(error, "err_code", None) in _PASSWORD_ERRORS
             raise Refused(
-                "is encrypted; send it without a password" if is_locked else "is broken or no PDF; save it again"
+                "is encrypted; send it without a password"
+                if is_locked
+                else "is broken or no PDF; save it again"
             ) from error
         self._document = document
         count = len(document)
         if not 0 < count <= max_pages:
             raise Refused(
-                f"has {count} pages, limit {max_pages}; send a part of it" if count else "has no pages; save it again"
+                f"has {count} pages, limit {max_pages}; send a part of it"
+                if count
+                else "has no pages; save it again"
             )
         if document.get_formtype() != pdfium.FORMTYPE_NONE:
             document.init_forms()
