@@ -130,10 +130,25 @@ def test_a_name_is_not_a_value():
 
 
 def alias(
-    frames=(b"abc",), kind="image", tenant="t", file=None, indices=(), processor="exact", **changes
+    frames=(b"abc",),
+    kind="image",
+    tenant="t",
+    file=None,
+    indices=(),
+    processor="exact",
+    parameters=None,
+    ground=(255, 255, 255),
+    **changes,
 ) -> bytes:
     shot = Shot(kind=kind, size=(4, 2), num_frames=1, frames=tuple(frames), file=file, indices=indices)
-    return alias_key(shot, replace(GEOMETRY, kind=kind, **changes), tenant=tenant, processor=processor)
+    return alias_key(
+        shot,
+        replace(GEOMETRY, kind=kind, **changes),
+        tenant=tenant,
+        processor=processor,
+        parameters=parameters,
+        ground=ground,
+    )
 
 
 def test_aliases():
@@ -148,6 +163,10 @@ def test_aliases():
         alias(kind="video"),
         alias(tenant="u"),
         alias(processor="fast"),
+        alias(parameters={"patch size": 14}),
+        alias(parameters={"patch size": 16}),
+        alias(parameters={"merge size": 14}),
+        alias(ground=(0, 0, 0)),
         alias(used=(28, 56)),
         alias(frames=[b"abc"], kind="video", seconds_per_grid=0.5),
         alias([grey]),
@@ -159,6 +178,12 @@ def test_aliases():
     ]
     assert len(set(keys)) == len(keys)
     assert alias([b"abc"]) == alias() and alias([grey.copy()]) == alias([grey])
+
+
+def test_an_alias_does_not_outlive_the_decoders(monkeypatch):
+    before = alias()
+    monkeypatch.setattr("tapetum.media.keys._decoders", lambda: "pillow 0.0")
+    assert alias() != before
 
 
 @pytest.mark.parametrize("tenant", ["", "t", "ü", "\udcff"])
