@@ -337,6 +337,20 @@ def test_a_folder_that_becomes_read_only_is_still_read(
     assert not list((tmp_path / "partial").iterdir())
 
 
+def test_a_disk_that_is_full_at_the_start_is_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(DiskStore(tmp_path, 2**20), 1)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(full))
+        store = DiskStore(tmp_path, 2**20)
+        assert store.read(name_of(entry(1))) == whole(entry(1))
+        assert not list((tmp_path / "partial").iterdir())
+    put(store, 2)
+    assert store.read(name_of(entry(2))) == whole(entry(2))
+
+
 def test_a_place_that_is_no_folder_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(ConfigError, match=r"file cannot be written to: .*; make it writable or name another"):

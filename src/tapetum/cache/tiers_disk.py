@@ -27,6 +27,7 @@ from tapetum.core.tier_urls import TIMEOUT_S
 
 _ENDING = ".safetensors"
 _FILE_BLOCK = 4096  # bytes that the smallest file occupies
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STALE_S = MAX_LEASE_S  # after which a half-written file is nobody's any more either
 _BETWEEN_LOOKS_S = 10.0  # at what others have added, or longer where a look takes long
 _LOOKS_SHARE = 50.0  # of the time between two looks, a look takes at most one part of so many
@@ -42,7 +43,8 @@ class DiskStore:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raises ConfigError for a folder that cannot be made or written to. The clock is that of all processes."""
+        """Raises ConfigError for a folder that cannot be made or written to; a full disk can be read from, and is
+        written to as entries go. The clock is that of all processes."""
         self.timeout_s = timeout_s
         self._folder = folder
         self._partial = folder / "partial"
@@ -54,10 +56,8 @@ class DiskStore:
         try:
             for part in (*(folder / kind for kind in KINDS), self._partial, folder / "leases"):
                 part.mkdir(parents=True, exist_ok=True)
-            probe = self._partial / f"probe-{secrets.token_hex(8)}"
-            self._write_file(probe, [b"probe"])
-            probe.unlink()
             self._remove_stale()
+            self._probe()
         except OSError as error:
             raise ConfigError(
                 f"{folder} cannot be written to: {error.strerror}; make it writable or name another folder"
@@ -103,7 +103,7 @@ class DiskStore:
             try:
                 self._write_file(path, buffers)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in _FULL:
                     raise
                 with self._lock:  # others fill the disk: our share of it is smaller than the limit
                     self._delete(self._accounts.shed(size))
@@ -180,6 +180,15 @@ class DiskStore:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+    def _probe(self) -> None:
+        probe = self._partial / f"probe-{secrets.token_hex(8)}"
+        try:
+            self._write_file(probe, [b"probe"])
+            probe.unlink()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
 
     def _note(self, name: Name, path: Path, cost_s: float) -> None:
         """The file is there, whoever has written it: it was used."""
