@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 
 from tapetum.cache.names import alias_name
 from tapetum.cache.tiers import Entry
 from tapetum.core.errors import EngineError
 from tapetum.core.media import MediaItem
+from tapetum.core.request import Request
 from tapetum.engine.reservations import Wanted
 from tests.pure.test_promotion import A, B, ask, expected, filled
 from tests.scripted import make_item
@@ -140,6 +143,31 @@ def test_a_picture_without_patches_that_nobody_has_reserved_is_refused():
     scene.drain()
     delta = scene.whole["r"]
     assert delta.finish_reason == "error" and isinstance(delta.error, EngineError)
+    scene.assert_at_rest()
+
+
+def test_what_is_promised_to_other_threads_holds_while_steps_evict():
+    scene = Scene(None, feature_tokens=20)
+    added: dict[str, Request] = {}
+
+    def client(index: int) -> None:
+        for number in range(60):
+            name, item = f"{index}-{number}", (A, B, *OTHERS)[(index + number) % 6]
+            is_promised = scene.engine.reserve(name, (wanted(item),)).result(0) == (item.key,)
+            time.sleep(0.002)  # in which it may be evicted
+            if is_promised and number % 3 == 0:
+                scene.engine.let_go(name)
+                continue
+            added[name] = ask(name, reserved(item) if is_promised else item, max_tokens=1)
+            scene.engine.add(added[name])
+
+    threads = [threading.Thread(target=client, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) or scene.engine.has_work:
+        scene.turn()
+    assert scene.whole.keys() == added.keys()
+    assert all(scene.tokens(name) == expected(request) for name, request in added.items())
     scene.assert_at_rest()
 
 
