@@ -6,10 +6,17 @@ from dataclasses import fields as fields_of
 
 import pytest
 
-from tapetum.core.chat import MediaPart
+from tapetum.core.chat import DocumentPart, MediaPart
 from tapetum.core.errors import InvalidParameter
 from tapetum.processing.options import ProcessorOptions
-from tapetum.server.chat.parts import VideoPart
+from tapetum.server.chat.parts import (
+    FilePart,
+    ImagePart,
+    ImageUrlPart,
+    InputFilePart,
+    InputImagePart,
+    VideoPart,
+)
 from tapetum.server.chat.schema import parse_chat
 from tests.pure.chat_kit import ask, message, refusal
 
@@ -222,13 +229,32 @@ def test_tools_that_are_none_are_named(fields: dict[str, object], param: str) ->
     assert refusal(**fields).param == param
 
 
-def test_every_option_of_the_processor_may_stand_in_a_clip_and_no_other_field() -> None:
+def test_every_option_of_the_processor_may_stand_in_a_part_that_it_is_of_and_no_other_field() -> None:
     bounds = {"min_frames": 2, "max_frames": 6}
     assert medium({"type": "video", "video": [URL], **bounds}) == ("video", (URL,), bounds)
-    assert {item.name for item in fields_of(ProcessorOptions)} <= set(VideoPart.__struct_fields__)
+    named = {item.name for item in fields_of(ProcessorOptions)}
+    assert named - set(VideoPart.__struct_fields__) == {"near_duplicate"}
+    of_clips = {"fps", "num_frames", "min_frames", "max_frames"}
+    for part in (ImageUrlPart, InputImagePart, ImagePart, FilePart, InputFilePart):
+        assert named - set(part.__struct_fields__) == of_clips
     with pytest.raises(InvalidParameter, match=r"did you mean max_frames\?") as caught:
         medium({"type": "video", "video": [URL], "max_frame": 6})
     assert caught.value.param == "messages[0].content[0].max_frame"
+
+
+def test_a_picture_may_be_one_that_looks_the_same_and_a_clip_may_not() -> None:
+    for chosen in (True, False):
+        option = {"near_duplicate": chosen}
+        assert medium({"type": "image_url", "image_url": URL, **option}) == ("image", URL, option)
+        document = {"type": "file", "file": {"file_data": "AA=="}, **option}
+        (seen,) = content(document)
+        assert isinstance(seen, DocumentPart)
+        assert seen.options == option
+    place = "messages[0].content[0].near_duplicate"
+    for part in ({"type": "video", "video": URL}, {"type": "video_url", "video_url": URL}):
+        error = refusal(messages=[message([{**part, "near_duplicate": True}])])
+        assert error.param == place
+        assert error.message.startswith(f"{place}: there is no such field")
 
 
 def test_a_body_whose_rest_is_no_json_is_told_where_it_first_goes_wrong() -> None:

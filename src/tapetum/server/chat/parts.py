@@ -59,7 +59,11 @@ class _Video(_Media, frozen=True, kw_only=True):
     max_frames: int | None = None
 
 
-class ImageUrlPart(_Media, frozen=True, kw_only=True, tag="image_url"):
+class _Image(_Media, frozen=True, kw_only=True):
+    near_duplicate: bool | None = None
+
+
+class ImageUrlPart(_Image, frozen=True, kw_only=True, tag="image_url"):
     image_url: Reference | str
 
 
@@ -69,7 +73,7 @@ class InputImagePart(ImageUrlPart, frozen=True, kw_only=True, tag="input_image")
     file_id: None = None  # no files are kept here
 
 
-class ImagePart(_Media, frozen=True, kw_only=True, tag="image"):
+class ImagePart(_Image, frozen=True, kw_only=True, tag="image"):
     image: str
 
 
@@ -83,7 +87,7 @@ class VideoPart(_Video, frozen=True, kw_only=True, tag="video"):
     video: str | Annotated[list[Reference | str], Meta(min_length=1)]
 
 
-class _Document(_Media, frozen=True, kw_only=True):
+class _Document(_Image, frozen=True, kw_only=True):
     """What may be said of a document besides where it is; the rest is of each page as a picture."""
 
     mode: DocumentMode | None = None
@@ -234,6 +238,8 @@ def _own_options(part: MediaContent | FileContent) -> dict[str, object]:
         "least_rung": part.least_rung,
         "detail": next(iter(_details(part)), None),
     }
+    if isinstance(part, _Image):
+        named["near_duplicate"] = part.near_duplicate
     if isinstance(part, (VideoUrlPart, VideoPart)):
         frames = ("fps", "num_frames", "min_frames", "max_frames")
         named |= {name: getattr(part, name) for name in frames}
