@@ -57,6 +57,7 @@ class Prepared:
     spent: Spent
 
 
+OnReading = Callable[[str], None]  # hears the id of the last request whenever one before it has been taken
 Reading = Generator[Errand, RequestOutput, Prepared]
 
 

@@ -35,6 +35,7 @@ from tapetum.core.stats import SchedulerStats
 from tapetum.engine.choices import Choices
 from tapetum.engine.documents import (
     Errand,
+    OnReading,
     Prepared,
     Spent,
     fulfilled,
@@ -146,6 +147,7 @@ class AsyncEngine:
         timeout_s: float | None = None,
         on_vision_timeout: OnVisionTimeout = "reject",
         tenant: str = "",
+        on_reading: OnReading | None = None,
     ) -> Generation:
         """Prepare a prompt and hand it to the engine. Everything that can be refused is refused from here.
 
@@ -155,7 +157,7 @@ class AsyncEngine:
         terms = self._terms(priority, timeout_s, tenant, on_vision_timeout)
         given, spent = _input_of(prompt), Spent()
         if isinstance(given, ChatInput) and has_whole_documents(given):
-            prepared = await self._read_whole(given, sampling or SamplingParams(), terms)
+            prepared = await self._read_whole(given, sampling or SamplingParams(), terms, on_reading)
             given, spent = prepared.chat, prepared.spent
         request = await self._prepare(given, sampling, terms, has_to_cross=True)
         try:
@@ -172,13 +174,18 @@ class AsyncEngine:
         request = await self._prepare(without_media(chat), sampling, again, has_to_cross=True)
         return replace(request, left_out=tuple(part.kind for part in media_of(chat)))
 
-    async def _read_whole(self, chat: ChatInput, sampling: SamplingParams, terms: Terms) -> Prepared:
+    async def _read_whole(
+        self, chat: ChatInput, sampling: SamplingParams, terms: Terms, on_reading: OnReading | None
+    ) -> Prepared:
         """All within the time that the last request has."""
 
         async def ask(errand: Errand) -> RequestOutput:
             own = replace(terms, request_id=new_request_id(), on_vision_timeout="reject")
             request = await self._prepare(errand.chat, errand.sampling, own, has_to_cross=True)
-            return await (await self._hand_in(request)).output()
+            generation = await self._hand_in(request)
+            if on_reading is not None:
+                on_reading(terms.request_id)
+            return await generation.output()
 
         thinking = self.files.template.thinking
         return await fulfilled(read_whole(chat, sampling, self.facts.max_model_len, thinking), ask)

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 PING_S = 15.0  # a silent stream says so often that it lives: proxies close quiet connections
 _TURN_S = 0.002  # of the event loop, before others have theirs
 DONE = b"data: [DONE]\n\n"
-_PING = b": ping\n\n"
+PING = b": ping\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -74,7 +74,7 @@ class EventStream(Response):
             if left_s > 0:
                 await asyncio.sleep(left_s)
             else:
-                await self._send(send, _PING)
+                await self._send(send, PING)
 
     async def _send(self, send: Send, body: bytes) -> None:
         self._last_sent_s = asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import Grammar
+from tapetum.engine.documents import OnReading
 from tapetum.server.chat.reply import Reply
 from tapetum.server.chat.sampling import priority_number
 from tapetum.server.chat.tools import ToolUse
@@ -20,7 +21,9 @@ from tapetum.text.tool_grammar import tool_grammar
 from tapetum.text.tools import ToolStyle
 
 
-async def ask_chat(serving: Serving, question: ChatQuestion, *, tenant: str) -> Reply:
+async def ask_chat(
+    serving: Serving, question: ChatQuestion, *, tenant: str, on_reading: OnReading | None = None
+) -> Reply:
     """Hand the request to the engine. Everything that can be refused is refused from here, as a TapetumError."""
     asked, sampling, use = question.asked, question.sampling, question.use
     model = serving.model_name(asked.model)
@@ -37,6 +40,7 @@ async def ask_chat(serving: Serving, question: ChatQuestion, *, tenant: str) -> 
         timeout_s=asked.timeout_s,
         on_vision_timeout=asked.on_vision_timeout or "reject",
         tenant=tenant,
+        on_reading=on_reading,
     )
     return Reply(
         engine.choices(generation, asked.num_choices),

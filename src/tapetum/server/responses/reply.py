@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.server import disclosure
+from tapetum.server.chat.later import LaterReply
 from tapetum.server.chat.reply import Reply
 from tapetum.server.chat.wire import AnswerMessage, ChatAnswer, Choice
 from tapetum.server.errors import error_body
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 class ResponsesReply:
     """Reads the reply to the chat request that a request amounts to."""
 
-    def __init__(self, reply: Reply, asked: ResponsesRequest) -> None:
+    def __init__(self, reply: Reply | LaterReply, asked: ResponsesRequest) -> None:
         self._reply = reply
         self._asked = asked
         self._output = Output(reply.request_id)

@@ -6,7 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tapetum.engine.documents import has_whole_documents
 from tapetum.server.chat.ask import ask_chat
+from tapetum.server.chat.later import begin_chat
 from tapetum.server.chat.translate import ChatQuestion, question_of
 from tapetum.server.logs import record_of
 from tapetum.server.responses.reply import ResponsesReply
@@ -20,8 +22,13 @@ def routes(serving: Serving) -> list[Route]:
     async def respond(request: Request) -> Response:
         asked, question = await read_as(request, _parse)
         tenant = tenant_of(request.scope, asked.cache_salt)
+        record = record_of(request.scope)
+        if asked.stream and has_whole_documents(question.chat):
+            beginning = begin_chat(serving, question, tenant=tenant, record=record)
+            later = await while_connected(request, beginning)
+            return EventStream(later.stream(ResponsesReply(later, asked).stream()))
         chat = await while_connected(request, ask_chat(serving, question, tenant=tenant))
-        record_of(request.scope).watch(chat.choices)
+        record.watch(chat.choices)
         reply = ResponsesReply(chat, asked)
         if asked.stream:
             return EventStream(reply.stream())
