@@ -159,9 +159,10 @@ class Scheduler:
         self._news += self._prospects.end_hopeless(now)
         draft = self._writer.write(now)
         plan = self._flight.begin(draft.rows, draft.owners, draft.encodes.jobs, draft.links)
-        if draft.work.decodes and (draft.work.chunk or draft.encodes.jobs):
-            self._writer.pace.planned(plan.step, draft.seconds, draft.decodes_s, is_urgent=draft.is_urgent)
-        self._prospects.begin(now, draft.seconds)
+        time = draft.time
+        if time.work.decodes and (time.work.chunk or draft.encodes.jobs):
+            self._writer.pace.planned(plan.step, time.seconds, time.decodes_s, is_urgent=time.is_urgent)
+        self._prospects.begin(now, time.seconds)
         self._budgets = self._writer.budgets(draft)
         return plan
 

@@ -66,22 +66,22 @@ class Writer:
         self._admit_first(now)
         prefills = self._by_due()
         if prefills and not draft.lacks_picture(prefills[0]):
-            draft.hurry(self.pace.limit(draft.decodes_s), prefills[0], now)
-        is_urgent = draft.is_urgent
-        draft.limit_time(self.pace.limit(draft.decodes_s, is_urgent=is_urgent), self._shares)
-        if draft.work.decodes and self.hold.update(self._batch(prefills), now):
+            draft.time.hurry(self.pace.limit(draft.time.decodes_s), prefills[0], now)
+        is_urgent = draft.time.is_urgent
+        draft.time.limit(self.pace.limit(draft.time.decodes_s, is_urgent=is_urgent), self._shares)
+        if draft.time.work.decodes and self.hold.update(self._batch(prefills), now):
             draft.hold()
         draft.encode_whole(prefills)
         self._add_prefills(draft, prefills)
         self._admit(draft, now)
         draft.encode_rest(self._by_due())
-        draft.settle(self._shares, has_waiting=bool(self._roster.waiting))
+        draft.time.settle(self._shares, lacks_room=bool(self._roster.waiting) and not draft.has_room)
         self._encodes.under_way = tuple(draft.encodes.under_way)
         return draft
 
     def budgets(self, draft: Draft) -> Budgets:
         """What a step could spend that has been written."""
-        return draft.budgets(self.pace.factor, self._shares.owed_s, self._watermark)
+        return draft.time.budgets(self.pace.factor, self._shares.owed_s, self._watermark)
 
     def _add_decodes(self, draft: Draft) -> None:
         """A row for every decode, in order of seats; where blocks run out, the last give way."""
