@@ -101,6 +101,19 @@ def test_documents_that_are_read_whole_stand_beside_others(server: TestServer, s
     assert len(script.seen) == 2
 
 
+@pytest.mark.parametrize("mode", ["map_reduce", "retrieve"])
+def test_documents_may_stand_in_a_system_message(server: TestServer, script: Script, mode: str) -> None:
+    """A window shows its own document alone, whatever else the system was told."""
+    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}, part(FILE, mode=mode)]}
+    user = {"role": "user", "content": [part(pdf(PAGES[:3]), **WHOLE), {"type": "text", "text": "town 17"}]}
+    response = server.client.post("/v1/chat/completions", json={"messages": [system, user]})
+    assert response.status_code == 200, response.text
+    told = response.json()["tapetum"]["pages"]
+    assert [len(pages["pages"]) for pages in told] == [20 if mode == "map_reduce" else 8, 3]
+    assert len(script.seen) == (5 if mode == "map_reduce" else 2)
+    assert all("Be brief." in written(request) for request in script.seen)
+
+
 def test_a_format_is_that_of_the_last_answer(server: TestServer, script: Script) -> None:
     ask(server, part(FILE, **WHOLE), stop=["Zebra"], max_tokens=5, logprobs=True)
     assert [request.sampling.stop for request in script.seen] == [(), (), (), ("Zebra",)]

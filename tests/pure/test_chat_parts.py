@@ -254,7 +254,10 @@ def test_a_picture_may_be_one_that_looks_the_same_and_a_clip_may_not() -> None:
     for part in ({"type": "video", "video": URL}, {"type": "video_url", "video_url": URL}):
         error = refusal(messages=[message([{**part, "near_duplicate": True}])])
         assert error.param == place
-        assert error.message.startswith(f"{place}: there is no such field")
+        assert error.message == (
+            f"{place}: there is no such field, only those of type image_url or input_image or image or file or "
+            "input_file have it"
+        )
 
 
 def test_a_body_whose_rest_is_no_json_is_told_where_it_first_goes_wrong() -> None:

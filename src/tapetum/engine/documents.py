@@ -126,13 +126,23 @@ def _window(chat: ChatInput, part: DocumentPart, start: int, notes: str) -> Chat
         "and from the notes before. Do not answer yet."
     )
     window = replace(part, mode="retrieve", first_page=start)
-    system = tuple(message for message in chat.messages if message.role in ("system", "developer"))
     return ChatInput(
-        messages=(*system, Message(role="user", content=(window, words))),
+        messages=(*_system(chat), Message(role="user", content=(window, words))),
         template_kwargs=chat.template_kwargs,
         max_visual_tokens=chat.max_visual_tokens,
         reuse=chat.reuse,
     )
+
+
+def _system(chat: ChatInput) -> list[Message]:
+    """What holds for every window, which shows no document but its own."""
+    return [
+        replace(
+            message, content=tuple(part for part in message.content if not isinstance(part, DocumentPart))
+        )
+        for message in chat.messages
+        if message.role in ("system", "developer")
+    ]
 
 
 def _next_start(part: DocumentPart, window: PagesSeen) -> int:

@@ -47,14 +47,15 @@ def allowed_numbers(record: object, steps: Sequence[str]) -> list[str]:
 
 def names_like(record: object, steps: Sequence[str], name: str) -> str:
     """What may have been meant by a field that the records at a place do not have."""
-    names = list(
-        dict.fromkeys(
-            item.encode_name
-            for shape in _at(record, steps)
-            if isinstance(shape, inspect.StructType) and shape.cls.__struct_config__.forbid_unknown_fields
-            for item in shape.fields
-        )
-    )
+    shapes = [
+        shape
+        for shape in _at(record, steps)
+        if isinstance(shape, inspect.StructType) and shape.cls.__struct_config__.forbid_unknown_fields
+    ]
+    owners = [str(shape.tag) for shape in shapes if name in (item.encode_name for item in shape.fields)]
+    if owners:
+        return f"only those of type {' or '.join(owners)} have it"
+    names = list(dict.fromkeys(item.encode_name for shape in shapes for item in shape.fields))
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
 
