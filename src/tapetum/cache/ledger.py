@@ -175,8 +175,8 @@ class Ledger:
 
     def _append(self, state: RequestState, account: _Account, num_blocks: int) -> None:
         first = len(state.block_ids)
-        state.block_ids += tuple(
-            self.allocate(account.blocks, index) for index in range(first, first + num_blocks)
+        state.block_ids += (
+            *[self.allocate(account.blocks, index) for index in range(first, first + num_blocks)],
         )
 
     def _num_blocks(self, num_tokens: int) -> int:

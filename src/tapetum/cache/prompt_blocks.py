@@ -63,8 +63,10 @@ class PromptBlocks:
                 geometry = span.item.geometry
                 whole_s = self._cost.encode_seconds(geometry.num_patches, geometry.squares)
                 self._encode_s[span.key] = whole_s / (span.end - span.start)
-        pairs = chunk_context(index * self._size, self._size)
-        prefill_s = self._cost.step_seconds(0, 0, self._size, pairs) - self._cost.step_seconds(0, 0)
+        *_, per_token, per_pair = self._cost.step_coefficients
+        prefill_s = per_token * self._size + per_pair * chunk_context(index * self._size, self._size)
+        if not parts:  # as nearly all
+            return prefill_s
         return prefill_s + sum(
             self._encode_s[part.media_key] * (part.last - part.first)
             for part in parts

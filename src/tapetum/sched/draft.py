@@ -1,9 +1,9 @@
 """A step being written: rows and encodes so far.
 
 Owns the rules for one row: how long a chunk may be, which pictures it needs, where it is cut. Which requests get
-rows, and in which order, is the writer's business; how the time of the step is shared, that of step_time.py. Decodes are
-added first, then the time is limited, then come the pictures that fit whole into the time for encodes, then prefills,
-and last the pictures and slices that take what is left.
+rows, and in which order, is the writer's business; how the time of the step is shared, that of step_time.py. Decodes
+are added first, then the time is limited, then come the pictures that fit whole into the time for encodes, then
+prefills, and last the pictures and slices that take what is left.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from itertools import islice
+from math import inf
 
 from tapetum.sched.queue import Rank
 
@@ -34,12 +35,8 @@ class Heads:
 
     def num_up_to(self, limit: float) -> int:
         """How many have a score within the limit."""
-        return bisect_right(self._order, limit, key=_score)
+        return bisect_right(self._order, (Rank(limit, inf, 0, 0), ""))
 
     def places(self, start: int, stop: int | None = None) -> Iterator[Head]:
         """From one place in the order up to another; nothing may change meanwhile."""
         return islice(self._order, start, stop)
-
-
-def _score(head: Head) -> float:
-    return head[0].score
