@@ -265,6 +265,9 @@ def test_a_bomb_is_refused_and_the_server_lives(server: TestServer, monkeypatch:
     response = ask(server, part(bomb_pdf(280 * 1024**2)))
     assert response.status_code == 400
     assert "ended the process that reads it" in response.json()["error"]["message"]
+    assert 'tapetum:document_reader_crashes_total{model_name="tapetum-mini"} 1.0' in (
+        server.client.get("/metrics").text
+    )
     assert seen(ask(server, part(max_pages=1))) == [17]
 
 

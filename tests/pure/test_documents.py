@@ -137,16 +137,51 @@ def test_what_takes_too_much_memory_ends_its_process_and_nothing_else(
     assert processes.render(PdfFile("b", FILE), 0, (100, 100), go_on)
 
 
-def test_a_process_that_is_killed_costs_one_document(processes: DocumentProcesses) -> None:
+def test_a_process_that_ends_while_it_has_nothing_to_do_costs_nobody_anything(
+    processes: DocumentProcesses,
+) -> None:
     file = PdfFile("a", FILE)
     processes.sizes(file, go_on)
     (process,) = processes._idle
     process._process.send_signal(signal.SIGSEGV)
     process._process.wait()
-    with pytest.raises(MediaError, match="ended the process"):
-        processes.sizes(file, go_on)
     assert len(processes.sizes(file, go_on)) == 30
     assert processes.num_processes == 1
+    assert processes.num_crashes == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_refused"),
+    [((signal.SIGKILL,), False), ((signal.SIGKILL, signal.SIGKILL), True), ((signal.SIGSEGV,), True)],
+)
+def test_a_document_whose_process_was_killed_by_others_is_tried_once_more(
+    processes: DocumentProcesses, ends: tuple[signal.Signals, ...], is_refused: bool
+) -> None:
+    file, left = PdfFile("a", FILE), list(ends)
+
+    def end_it() -> None:
+        """While it is asked."""
+        busy = [process for process in begun if process.is_alive]
+        if left and busy:
+            busy[-1]._process.send_signal(left.pop(0))
+            busy[-1]._process.wait()
+
+    begun: list[document_process._Process] = []
+    real = document_process._Process.open
+
+    def begin(process: document_process._Process, *arguments: object) -> object:
+        begun.append(process)
+        return real(process, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_process._Process, "open", begin)
+        if is_refused:
+            with pytest.raises(MediaError, match="ended the process"):
+                processes.sizes(file, end_it)
+        else:
+            assert len(processes.sizes(file, end_it)) == 30
+    assert processes.num_crashes == len(ends)
+    assert processes.num_processes == (0 if is_refused else 1)
 
 
 def test_work_that_nobody_waits_for_is_given_up_though_it_never_ends(processes: DocumentProcesses) -> None:

@@ -81,6 +81,10 @@ class Front:
         """Drop what is kept of media that were loaded before."""
         self._ingest.clear()
 
+    @property
+    def num_reader_crashes(self) -> int:
+        return self._ingest.num_reader_crashes
+
     def close(self) -> None:
         """End the media workers and what checks grammars."""
         self._ingest.close()

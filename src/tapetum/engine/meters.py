@@ -179,6 +179,11 @@ def shared_patch_bytes(num_bytes: int) -> Metric:
     return _gauge("shared_patch_bytes", "Patches of live requests in shared memory.", num_bytes)
 
 
+def reader_crashes(count: int) -> Metric:
+    text = "Processes that read documents and ended over them, or were killed."
+    return _counter("document_reader_crashes", text, count)
+
+
 def rejections(by_reason: Mapping[str, float]) -> Metric:
     """Requests refused, wherever that was."""
     return _labelled("rejections", "Requests refused.", "counter", "reason", by_reason)

@@ -51,7 +51,7 @@ from tapetum.engine.golden import GOLDEN_SAMPLING, golden_prompt
 from tapetum.engine.inputs import chat_input, text_input
 from tapetum.engine.link import Link, LocalLink
 from tapetum.engine.loads import Loads
-from tapetum.engine.meters import Metric, rejections, shared_patch_bytes
+from tapetum.engine.meters import Metric, reader_crashes, rejections, shared_patch_bytes
 from tapetum.engine.options import config_from
 from tapetum.engine.output import Delta, RequestOutput
 from tapetum.engine.places import media_of
@@ -288,10 +288,11 @@ class AsyncEngine:
 
     async def metrics(self) -> tuple[Metric, ...]:
         """All numbers of this moment, read from their owners."""
-        self._started()
+        front = self._started()
         return (
             *await self._ask(self._link.metrics),
             rejections(dict(self._rejected)),
+            reader_crashes(front.num_reader_crashes),
             shared_patch_bytes(self._link.num_shared_bytes),
         )
 

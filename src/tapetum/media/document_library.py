@@ -77,6 +77,11 @@ class DocumentLibrary:
         textless = tuple(page + 1 for page in index.textless)
         return Consultation(document, tuple(dict.fromkeys((*named, *ranked))), textless)
 
+    @property
+    def num_crashes(self) -> int:
+        """Processes that ended over a document, or otherwise than they should."""
+        return self._processes.num_crashes
+
     def clear(self) -> None:
         with self._state:
             self._sizes.clear()

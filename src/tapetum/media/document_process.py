@@ -2,7 +2,8 @@
 
 Owns the processes: a few, started when they are needed, each with one file open and one thing to do at a time. Who
 asks goes on waiting only as long as somebody waits for the answer; then the process is killed, since nobody can know
-when it would come back. A file that crashes its process is refused, and the next who asks gets a new one.
+when it would come back. A file that crashes its process is refused, and the next who asks gets a new one. One that
+somebody else has killed, as a system without memory does, says nothing of the file, which is tried once more.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import importlib.util
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tapetum.core.errors import CapacityError, MediaError
 from tapetum.media.deadlines import GoOn
@@ -26,8 +28,10 @@ from tapetum.media.document_index import PageIndex
 
 MEMORY_BYTES = 1024**3  # of a process, the file included
 MAX_PAGE_CHARS = 2**16  # of the text of a page
+_END_S = 1.0  # for a process that has closed its pipes to be gone
 _WAIT_S = 0.05  # between two looks whether somebody still waits
 _PIPE_BYTES = 2**20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +56,7 @@ class DocumentProcesses:
 
     def sizes(self, file: PdfFile, go_on: GoOn) -> list[tuple[float, float]]:
         """Width and height of each page in points; raises MediaError for a file that cannot be opened."""
-        with self._process(file, go_on) as process:
-            return process.open(file, self._max_pages, go_on)
+        return self._done(file, lambda process: process.open(file, self._max_pages, go_on), go_on)
 
     def index(self, file: PdfFile, go_on: GoOn) -> PageIndex:
         _, parts = self._ask(file, go_on, do="index", max_chars=MAX_PAGE_CHARS)
@@ -82,10 +85,28 @@ class DocumentProcesses:
         return len(self._idle) + self._num_busy
 
     def _ask(self, file: PdfFile, go_on: GoOn, **question: object) -> tuple[dict[str, Any], list[bytearray]]:
-        with self._process(file, go_on) as process:
+        def ask(process: _Process) -> tuple[dict[str, Any], list[bytearray]]:
             if process.file_name != file.name:
                 process.open(file, self._max_pages, go_on)
             return process.ask(question, (), go_on)
+
+        return self._done(file, ask, go_on)
+
+    def _done(self, file: PdfFile, work: Callable[[_Process], T], go_on: GoOn) -> T:
+        """What comes of some work on a file; raises MediaError where its process ends over it."""
+        for is_last in (False, True):
+            try:
+                with self._process(file, go_on) as process:
+                    return work(process)
+            except _Crashed as error:
+                with self._state:
+                    self.num_crashes += 1
+                if is_last or not error.is_killed:
+                    raise MediaError(
+                        "the document ended the process that reads it, by a fault in the file or by the memory that "
+                        f"it takes (limit {MEMORY_BYTES} bytes); save it again or send pictures of its pages"
+                    ) from error
+        raise AssertionError("the last attempt has an end")
 
     @contextmanager
     def _process(self, file: PdfFile, go_on: GoOn) -> Iterator[_Process]:
@@ -96,12 +117,6 @@ class DocumentProcesses:
             process = process or _Process()
             yield process
             is_well = True
-        except _Crashed as error:
-            self.num_crashes += 1
-            raise MediaError(
-                "the document ended the process that reads it, by a fault in the file or by the memory that it "
-                f"takes (limit {MEMORY_BYTES} bytes); save it again or send pictures of its pages"
-            ) from error
         except MediaError:
             is_well = True
             raise
@@ -117,6 +132,7 @@ class DocumentProcesses:
                     raise CapacityError(
                         "the server is shutting down and takes no more media; try another one"
                     )
+                self._bury()
                 if self._idle:
                     self._num_busy += 1
                     known = (at for at, process in enumerate(self._idle) if process.file_name == name)
@@ -125,6 +141,14 @@ class DocumentProcesses:
                     self._num_busy += 1
                     return None
                 self._state.wait(_WAIT_S)
+
+    def _bury(self) -> None:
+        """Those that ended while they had nothing to do."""
+        dead = [process for process in self._idle if not process.is_alive]
+        self._idle = [process for process in self._idle if process not in dead]
+        self.num_crashes += len(dead)
+        for process in dead:
+            process.kill()
 
     def _give_back(self, process: _Process | None, *, is_well: bool) -> None:
         with self._state:
@@ -138,7 +162,11 @@ class DocumentProcesses:
 
 
 class _Crashed(Exception):
-    """The process has ended while it was asked."""
+    """The process has ended while it was asked; `is_killed` by somebody else."""
+
+    def __init__(self, *, is_killed: bool) -> None:
+        super().__init__()
+        self.is_killed = is_killed
 
 
 class _Process:
@@ -177,7 +205,7 @@ class _Process:
                 self._questions.write(piece)
             self._questions.flush()
         except OSError as error:
-            raise _Crashed from error
+            raise self._crash() from error
         told = json.loads(self._read(int.from_bytes(self._read(8, go_on), "little"), go_on))
         if "refusal" in told:
             raise MediaError(f"the document {told['refusal']}")
@@ -190,6 +218,16 @@ class _Process:
         with suppress(OSError):  # what was not yet written has nobody to read it
             self._questions.close()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _crash(self) -> _Crashed:
+        """It has closed its end, so it is about to be gone."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        return _Crashed(is_killed=self._process.returncode == -signal.SIGKILL)
+
     def _read(self, size: int, go_on: GoOn) -> bytearray:
         data, count = bytearray(size), 0
         while count < size:
@@ -197,6 +235,6 @@ class _Process:
             if select.select([self._answers], [], [], _WAIT_S)[0]:
                 num_read = os.readv(self._answers.fileno(), [memoryview(data)[count:]])
                 if not num_read:
-                    raise _Crashed
+                    raise self._crash()
                 count += num_read
         return data

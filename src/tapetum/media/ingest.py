@@ -170,6 +170,11 @@ class Ingest:
         return self._deadlines.num_open
 
     @property
+    def num_reader_crashes(self) -> int:
+        """Processes that have read documents and ended otherwise than they should."""
+        return self._library.num_crashes
+
+    @property
     def num_flights(self) -> int:
         """Distinct decodes under way."""
         return len(self._flights)
