@@ -300,6 +300,32 @@ def test_the_queue_of_others_is_what_a_deadline_is_measured_by() -> None:
     assert stage.scheduler.prospect(1, now=stage.now, encode_s=0.0, prefill_s=0.1).queue_s < 1
 
 
+@pytest.mark.parametrize("schedule", ["balanced", "interactive", "throughput"])
+def test_text_is_not_told_to_wait_for_the_prefills_of_pictures(schedule: str) -> None:
+    """They are due later than it, so it goes on before them, and is promised that."""
+    stage = _stage(schedule=schedule, itl_target_ms=20.0, max_num_seqs=8)
+    stage.add(make_request("stream", [1, 2, 3], max_tokens=200, priority=-1))
+    stage.step()
+    text = range(10, 310)
+    for name in ("p0", "p1", "p2", "p3"):
+        stage.add(make_request(name, [*text, make_item(name, 300), *text], max_tokens=1))
+    for _ in range(3):
+        stage.step()
+    assert len(stage.scheduler._roster.prefills()) == 4
+    prospect = stage.scheduler.prospect(0, now=stage.now, encode_s=0.0, prefill_s=0.01)
+    assert prospect.first_token_s < 0.2
+    assert stage.scheduler.prospect(0, now=stage.now, encode_s=1.0, prefill_s=0.01).queue_s > 5.0
+    came_s = stage.now
+    stage.add(make_request("text", range(10, 40), max_tokens=1, arrival_s=came_s))
+    for _ in range(10):
+        if "text" not in stage.ends:
+            stage.step()
+    assert stage.firsts["text"].tokens and stage.now - came_s < 0.3
+    assert not stage.ends.keys() & {"p0", "p1", "p2", "p3"}
+    stage.drain(2000)
+    stage.assert_clean()
+
+
 def test_of_the_step_in_flight_counts_what_is_left_of_it() -> None:
     stage = _stage()
     stage.add(make_request("long", range(900), max_tokens=2))

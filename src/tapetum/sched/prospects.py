@@ -6,8 +6,8 @@ with a deadline is checked when it comes, before it is admitted, and before ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 
@@ -32,6 +32,14 @@ _SURE = 0.8  # of what is predicted: a request that runs is given up where even 
 _NUM_NEXT = 8  # requests that wait and are looked at before they may be admitted
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is left to encode and prefill of each request that runs; a picture of several counts once."""
+
+    prefills: tuple[Progress, ...]
+    parts: tuple[Sum, ...]
+
+
 class Prospects:
     def __init__(
         self,
@@ -50,6 +58,7 @@ class Prospects:
         self._cost = cost
         self._max_running = max_running(config, ledger.block_size)
         self._ends_s: float | None = None  # the step that is carried out, as predicted
+        self._left: _Left | None = None  # as of this step, should somebody have asked
 
     def check(self, request: Request, now: float) -> Prospect:
         """What is predicted of a request that comes now; raises where that is past its deadline."""
@@ -110,7 +119,7 @@ class Prospects:
     def backlog(self) -> Backlog:
         """What is left to do before all that is here decodes. May be asked from another thread."""
         left = self._roster.queued.total()
-        for _, part in self._parts_left():
+        for part in self._parts_left().parts:
             left.add(part)
         return Backlog(
             num_waiting=len(self._roster.waiting), encode_s=left.encode_s, prefill_s=left.prefill_s
@@ -162,7 +171,8 @@ class Prospects:
         ahead = self._roster.queued.ahead(priority, has_media=has_encode)
         pending = self._roster.queued.total()
         num_next = 0  # who decode before this request does
-        for progress, part in self._parts_left():
+        left = self._parts_left()
+        for progress, part in zip(left.prefills, left.parts, strict=True):
             pending.add(part)
             if has_encode:
                 ahead.add(part)
@@ -191,10 +201,12 @@ class Prospects:
     def begin(self, now: float, seconds: float) -> None:
         """A step is carried out that should take so long."""
         self._ends_s = now + seconds
+        self._left = None
 
     def end(self) -> None:
         """No step is carried out."""
         self._ends_s = None
+        self._left = None
 
     def _flight_s(self, now: float, decode_s: float) -> float:
         """What is left of the step that is carried out when somebody comes; one that should be over is one of
@@ -221,18 +233,22 @@ class Prospects:
         num_missing = num_running + num_ahead + 1 - places
         return max(0, num_missing) / places * self._roster.stay_s
 
-    def _parts_left(self) -> Iterator[tuple[Progress, Sum]]:
-        """What is left to encode and prefill of each request that runs; a picture of several counts once."""
-        seen: set[bytes] = set()
-        for progress in self._roster.prefills():
-            state = progress.state
-            start, length = state.num_computed_tokens, state.num_remaining_tokens
-            part = Sum(
-                count=0,
-                encode_s=self._encode_s(state.request.prompt.spans, seen, start),
-                prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
-            )
-            yield progress, part
+    def _parts_left(self) -> _Left:
+        """Worked out once a step, for however many come in it: whole documents have many pictures."""
+        prefills, left, seen = self._roster.prefills(), self._left, set[bytes]()
+        if left is None or left.prefills != prefills:
+            parts = tuple([self._part_left(progress, seen) for progress in prefills])
+            left = self._left = _Left(prefills, parts)
+        return left
+
+    def _part_left(self, progress: Progress, seen: set[bytes]) -> Sum:
+        state = progress.state
+        start, length = state.num_computed_tokens, state.num_remaining_tokens
+        return Sum(
+            count=0,
+            encode_s=self._encode_s(state.request.prompt.spans, seen, start),
+            prefill_s=self._cost.step_seconds(0, 0, length, chunk_context(start, length)),
+        )
 
     def _encode_s(self, spans: Iterable[Span], seen: set[bytes], num_computed: int) -> float:
         """What is left to encode of the spans behind the computed tokens, without those `seen`."""
