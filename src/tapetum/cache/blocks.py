@@ -101,16 +101,20 @@ class BlockPool:
         self._num_cached -= self.is_cached(block)
         self._references[block] += 1
 
-    def release(self, block: int) -> None:
-        """One reference less; the last one leaves the block cached if it was published, else free."""
+    def release(self, block: int) -> bool:
+        """One reference less -> whether it was the last one of a published block, which is cached now.
+
+        Of others the last one leaves the block free.
+        """
         assert self._references[block] > 0, f"block {block} is not held"
         self._references[block] -= 1
         if self._references[block]:
-            return
-        if self._is_published[block]:
-            self._num_cached += 1
-        else:
+            return False
+        if not self._is_published[block]:
             self._free_up(block)
+            return False
+        self._num_cached += 1
+        return True
 
     def publish(self, block: int) -> None:
         """Someone can find this held block from now on: keep it when the last reference goes."""

@@ -104,9 +104,8 @@ class PrefixTree:
 
     def release(self, block: int) -> None:
         """One reference less, to a block that is published or not."""
-        self._pool.release(block)
-        node = self._nodes.get(block)
-        if node is not None and self._pool.is_cached(block):
+        if self._pool.release(block):
+            node = self._nodes[block]
             self.order.place(node.worth)
             if not node.children:
                 self.order.add(node.worth)

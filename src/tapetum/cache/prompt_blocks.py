@@ -37,12 +37,13 @@ class PromptBlocks:
     def keys(self, num_blocks: int, output_token_ids: Sequence[int] = ()) -> list[BlockKey]:
         """Of the first so many blocks, which must be full."""
         prompt, size = self._prompt.token_ids, self._size
+        num_prompt = len(prompt)
         for index in range(len(self._keys), num_blocks):
             start, end = index * size, (index + 1) * size
             token_ids = prompt[start:end]
-            if len(token_ids) < size:
-                outputs = output_token_ids[max(0, start - len(prompt)) : end - len(prompt)]
-                token_ids = (*token_ids, *outputs)
+            if end > num_prompt:
+                first = start - num_prompt if start > num_prompt else 0
+                token_ids = (*token_ids, *output_token_ids[first : end - num_prompt])
             self._keys.append(BlockKey(token_ids, self.parts(index)))
         return self._keys[:num_blocks]
 
