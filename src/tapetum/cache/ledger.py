@@ -156,8 +156,9 @@ class Ledger:
     def release(self, state: RequestState) -> None:
         """Give back what the request holds, deepest blocks first; published ones stay findable."""
         self._accounts.pop(state.request.request_id, None)
+        release = self.pool.release if self.tree is None else self.tree.release
         for block in reversed(state.block_ids):
-            self._release(block)
+            release(block)
         state.block_ids = ()
 
     def blocks_of(self, request: Request) -> PromptBlocks:

@@ -18,9 +18,10 @@ class Seats:
     def __init__(self) -> None:
         self.decodes: RankedQueue[Progress] = RankedQueue(attrgetter("seat"))
         self.prefills: RankedQueue[Progress] = RankedQueue(attrgetter("seat"))
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self.decodes) + len(self.prefills)
+        return self._count
 
     def __iter__(self) -> Iterator[Progress]:
         return chain(self.decodes, self.prefills)
@@ -33,10 +34,12 @@ class Seats:
         """It runs from now on."""
         progress.is_decoding = progress.lacks_one_token
         self._line_of(progress).push(progress)
+        self._count += 1
 
     def remove(self, progress: Progress) -> None:
         """It runs no more."""
         self._line_of(progress).remove(progress)
+        self._count -= 1
         progress.is_decoding = False
 
     def note_computed(self, progress: Progress) -> None:

@@ -108,6 +108,8 @@ class Writer:
 
         One leaves half of the time to a much shorter one behind it, so that a question does not wait for a whole book.
         """
+        if not prefills:
+            return
         waiting = islice(self._roster.waiting, _LOOKAHEAD if self._has_seat else 0)
         least = min((progress.state.num_remaining_tokens for progress in waiting), default=MAX_CHUNK)
         least_behind = []  # of each, the fewest tokens that one behind it has to go
@@ -128,7 +130,9 @@ class Writer:
         due_s = min((progress.due_s for progress in self._roster.running.prefills), default=inf)
         candidates = islice(self._roster.waiting, _LOOKAHEAD)
         hurried = next((found for found in candidates if found.due_s < due_s and found.is_text), None)
-        for progress in self._roster.turns.waiting() if hurried else ():
+        if hurried is None:
+            return
+        for progress in self._roster.turns.waiting():
             if not (self._has_seat and self._let_in(progress, now)) or progress is hurried:
                 break
         self._roster.turns.begin(self._roster.running.prefills, now)
@@ -141,12 +145,11 @@ class Writer:
         if not self._has_seat:
             return
         for progress in self._roster.turns.waiting():
-            may_encode = draft.is_encoder_idle and draft.wants_encode(progress)
-            if not self._has_seat or not (draft.has_room or may_encode):
+            has_room = draft.has_room
+            has_use = has_room or (draft.is_encoder_idle and draft.wants_encode(progress))
+            if not (has_use and self._has_seat and self._let_in(progress, now)):
                 break
-            if not self._let_in(progress, now):
-                break
-            if draft.has_room:
+            if has_room:
                 draft.add_prefill(progress)
 
     def _let_in(self, progress: Progress, now: float) -> bool:
