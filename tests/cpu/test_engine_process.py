@@ -34,6 +34,10 @@ def picture(shade: int) -> MediaPart:
     return MediaPart(kind="image", source=np.full((56, 56, 3), shade, np.uint8), is_trusted=True)
 
 
+def several(count: int, *content: str | MediaPart) -> ChatInput:
+    return replace(chat(*content), num_choices=count)
+
+
 def chat(*content: str | MediaPart) -> ChatInput:
     return ChatInput(messages=(Message(role="user", content=content),))
 
@@ -132,8 +136,8 @@ async def test_numbers_are_those_of_the_engine(service):
 
 
 async def test_several_answers_come_from_one_prompt(service):
-    generation = await service.submit(chat(picture(3), "Hello"), replace(GREEDY, seed=1))
-    choices = service.choices(generation, 3)
+    generation = await service.submit(several(3, picture(3), "Hello"), replace(GREEDY, seed=1))
+    choices = service.choices(generation)
     texts = {0: "", 1: "", 2: ""}
     async for index, delta in choices:
         texts[index] += delta.text
@@ -148,8 +152,8 @@ async def test_several_answers_come_from_one_prompt(service):
 
 
 async def test_several_answers_are_all_ended_when_their_reader_leaves(service):
-    generation = await service.submit(chat("Hello"), replace(GREEDY, ignore_eos=True))
-    choices = service.choices(generation, 4)
+    generation = await service.submit(several(4, "Hello"), replace(GREEDY, ignore_eos=True))
+    choices = service.choices(generation)
     seen = set()
     async for index, _ in choices:
         seen.add(index)

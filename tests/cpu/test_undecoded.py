@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +94,18 @@ async def test_a_picture_of_an_earlier_engine_comes_without_pixels_and_without_a
         assert await reserved_by(known) == 0
 
 
-async def test_several_answers_share_what_the_first_has_reserved(known, num_decodes):
+async def test_several_answers_need_nothing_of_the_first_once_that_has_ended(known, num_decodes):
     num_decodes.clear()
-    choices = known.choices(await known.submit(chat(picture(77), "Hello"), GREEDY), 3)
+    await known.reset_caches()
+    asked = replace(chat(picture(77), "Hello"), num_choices=3)
+    generation = await known.submit(asked, SamplingParams(temperature=0.0, max_tokens=1))
+    assert len(num_decodes) == 1, "its features may be gone when the others begin"
+    while known._generations:
+        await asyncio.sleep(0.001)
+    await known.reset_caches()
+    choices = known.choices(generation)
     assert {index async for index, _ in choices} == {0, 1, 2}
-    assert choices.finish_reasons == ("stop",) * 3
-    assert not num_decodes
+    assert choices.finish_reasons == ("length",) * 3
     assert await reserved_by(known) == 0
 
 

@@ -120,11 +120,6 @@ class VisualCache:
         """
         return self.reserve.try_hold(media_key, num_tokens * self._bytes_per_token, request_id)
 
-    def share_reserved(self, item: MediaItem, request_id: str) -> None:
-        """One more request relies on features that others have reserved, or that are on the device."""
-        if self.reserve.is_held(item.key) or self.whereabouts(item.key) == "resident":
-            self.try_reserve(item.key, item.geometry.num_tokens, request_id)
-
     def cost_of(self, media_key: bytes) -> float:
         """Seconds of encoding again what is here, 0 for what is not."""
         entry = self._entries.get(self.key_from(media_key))

@@ -104,6 +104,7 @@ class ChatInput:
     tools: tuple[Mapping[str, object], ...] = ()  # {"type": "function", "function": {...}} as in OpenAI's API
     max_visual_tokens: int | None = None  # of all media together, shared out by their areas
     reuse: Reuse = EXACT
+    num_choices: int = 1  # answers to it
     pages: tuple[PagesSeen, ...] = ()  # of documents that stood here and have been read
 
 
@@ -115,3 +116,4 @@ class TextInput:
     media: tuple[MediaPart, ...] = ()
     max_visual_tokens: int | None = None
     reuse: Reuse = EXACT
+    num_choices: int = 1  # as of a chat

@@ -217,6 +217,7 @@ class Request:
     priority: int = 0  # lower is earlier, 0 = standard
     arrival_s: float = 0.0
     deadline_s: float | None = None  # absolute
+    num_choices: int = 1  # answers to the prompt, this one among them
     is_sibling: bool = False  # another answer to the prompt of a request before it
     prediction: tuple[int, ...] = ()  # tokens of a text that the answer will largely follow
     reuse: Reuse = EXACT  # of what others computed, where that is lossy

@@ -69,6 +69,11 @@ class Generation:
         return degradations_of(self._request, self._stats)
 
     @property
+    def num_choices(self) -> int:
+        """Answers to the prompt, this one among them."""
+        return self._request.num_choices
+
+    @property
     def pages(self) -> tuple[PagesSeen, ...]:
         """What the model saw of each document."""
         return self._request.pages

@@ -63,9 +63,6 @@ class Promotion:
 
     def try_hold(self, request: Request, now: float) -> bool:
         """Begin to search for what the request lacks; it comes back from `take_ready`. False if it lacks nothing."""
-        for span in request.prompt.spans:
-            if span.item.is_reserved:
-                self._visual.share_reserved(span.item, request.request_id)
         if self._tiers is None or self._searches is None or not request.prompt.spans:
             return False
         request_id = request.request_id

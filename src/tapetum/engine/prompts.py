@@ -69,6 +69,7 @@ class Draft:
     sampling: SamplingParams  # resolved but for max_tokens
     max_visual_tokens: int | None = None  # of all media together
     reuse: Reuse = EXACT
+    num_choices: int = 1
     pages: tuple[PagesSeen, ...] = ()
 
     @property
@@ -157,6 +158,7 @@ class PromptBuilder:
             sampling=sampling.resolved(self._defaults.sampling),
             max_visual_tokens=_checked_budget(prompt.max_visual_tokens),
             reuse=prompt.reuse,
+            num_choices=prompt.num_choices,
             pages=prompt.pages if isinstance(prompt, ChatInput) else (),
         )
         self._check_length(draft.num_text_tokens, len(media), is_exact=not media)
@@ -249,6 +251,7 @@ class PromptBuilder:
             deadline_s=terms.deadline_s,
             prediction=self._prediction(draft.sampling.prediction, max_tokens),
             reuse=draft.reuse,
+            num_choices=draft.num_choices,
             pages=draft.pages,
         )
 
@@ -299,7 +302,9 @@ class PromptBuilder:
         self, draft: Draft, plans: Sequence[MediaPlan], terms: Terms, loads: Loads
     ) -> list[MediaItem]:
         """All media in order, decoded where the engine has not what comes of that. The first failure ends the rest."""
-        undecoded = self._undecoded if terms.has_to_cross else None
+        # what is kept for the first of several answers may be gone when the others begin
+        may_lack = terms.has_to_cross and draft.num_choices == 1
+        undecoded = self._undecoded if may_lack else None
         reserved = (None,) * len(plans) if undecoded is None else undecoded.keys(terms.request_id, plans)
         parts = draft.media
         items = [

@@ -197,9 +197,9 @@ class AsyncEngine:
         terms = self._terms(0, None, tenant)
         return (await self._prepare(prompt, sampling, terms, has_to_cross=False)).prompt
 
-    def choices(self, generation: Generation, count: int) -> Choices:
-        """`count` answers to the prompt of `generation`, which is the first of them; each has a seed of its own."""
-        return Choices(generation, count, partial(self._fork, generation))
+    def choices(self, generation: Generation) -> Choices:
+        """As many answers as the prompt of `generation` is to have; it is the first. Each has a seed of its own."""
+        return Choices(generation, generation.num_choices, partial(self._fork, generation))
 
     async def plan(
         self,

@@ -43,7 +43,7 @@ async def ask_chat(
         on_reading=on_reading,
     )
     return Reply(
-        engine.choices(generation, asked.num_choices),
+        engine.choices(generation),
         [_voice(use, style, thinking) for _ in range(asked.num_choices)],
         asked,
         model=model,

@@ -49,6 +49,7 @@ def _chat_input(asked: ChatRequest, use: ToolUse) -> ChatInput:
         tools=tuple(tool.as_data() for tool in use.tools),
         max_visual_tokens=asked.max_visual_tokens,
         reuse=reuse_of(asked),
+        num_choices=asked.num_choices,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -60,7 +61,7 @@ async def _submitted(
     submissions = [
         asyncio.ensure_future(
             serving.engine.submit(
-                prompt,
+                replace(prompt, num_choices=asked.num_choices),
                 sampling,
                 priority=priority_number(asked.priority),
                 timeout_s=asked.timeout_s,
@@ -78,4 +79,4 @@ async def _submitted(
             if isinstance(outcome, Generation):
                 outcome.cancel()
         raise
-    return [serving.engine.choices(generation, asked.num_choices) for generation in generations]
+    return [serving.engine.choices(generation) for generation in generations]
