@@ -126,17 +126,6 @@ def test_a_request_that_is_aborted_lets_go_of_what_it_has_reserved():
         scene.assert_at_rest()
 
 
-def test_a_second_answer_to_the_same_prompt_has_what_the_first_has_reserved():
-    scene = Scene(None, feature_tokens=20)
-    scene.add(ask("first", A))
-    scene.drain()
-    assert scene.engine.reserve("r", (wanted(A),)).result(0) == (A.key,)
-    scene.add(ask("r", reserved(A)), ask("sibling", reserved(A)))
-    scene.drain()
-    assert scene.tokens("sibling") == expected(ask("sibling", A))
-    scene.assert_at_rest()
-
-
 def test_a_picture_without_patches_that_nobody_has_reserved_is_refused():
     scene = Scene(None)
     scene.add(ask("r", reserved(A)))
