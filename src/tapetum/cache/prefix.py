@@ -85,15 +85,16 @@ class PrefixTree:
         `cost_s` = seconds to compute it again.
         """
         level = parent.children if parent else self._roots.setdefault(root, {})
-        if key not in level:
+        node = level.get(key)
+        if node is None:
             has_picture = bool(key.parts) or (parent is not None and parent.worth.has_picture)
             worth = Worth(block, self._pool.account_of(block), has_picture, cost_s)
-            level[key] = self._nodes[block] = PrefixNode(block, key, root, parent, level, worth)
+            node = level[key] = self._nodes[block] = PrefixNode(block, key, root, parent, level, worth)
             self._pool.publish(block)
-            self.sightings.add(level[key])
+            self.sightings.add(node)
             if parent is not None:
                 self.order.discard(parent.worth)
-        return level[key]
+        return node
 
     def acquire(self, node: PrefixNode, *, is_reuse: bool = True) -> None:
         """One more reference to a block that somebody has found here, or computed besides."""
