@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,22 @@ async def test_a_picture_of_an_earlier_engine_comes_without_pixels_and_without_a
         assert await text_of(known, picture(78), "Hello") == "pixel 78"
         assert len(num_decodes) == 1
         assert await reserved_by(known) == 0
+
+
+async def test_what_a_picture_was_called_is_told_again_when_the_tiers_have_lost_it(folder, num_decodes):
+    num_decodes.clear()
+    async with AsyncEngine(build(config_of(folder))) as service:
+        assert await text_of(service, picture(78), "Hello") == "pixel 78"
+        while len(list(folder.glob("alias/*/*"))) < 2:
+            await asyncio.sleep(0.001)
+        shutil.rmtree(folder / "alias")
+        await service.reset_caches()
+        await text_of(service, picture(78), "Hello")
+        assert len(num_decodes) == 2
+    num_decodes.clear()
+    async with AsyncEngine(build(config_of(folder))) as known:
+        assert await text_of(known, picture(78), "Hello") == "features"
+    assert not num_decodes
 
 
 async def test_several_answers_need_nothing_of_the_first_once_that_has_ended(known, num_decodes):

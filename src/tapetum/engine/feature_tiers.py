@@ -105,6 +105,9 @@ class FeatureTiers:
 
         def tell(found: Mapping[bytes, Found]) -> None:
             keys = {names[name]: bytes(entry.entry.data) for name, entry in found.items()}
+            for alias in names.values():
+                if alias not in keys:  # what the tiers have lost is saved again
+                    self._aliases.pop(alias, None)
             on_done({alias: key for alias, key in keys.items() if len(key) == _KEY_BYTES})
 
         return self._tiers.load("alias", names, tell)
