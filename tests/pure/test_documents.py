@@ -20,6 +20,7 @@ from tapetum.core.config import MediaConfig
 from tapetum.core.errors import InvalidParameter, MediaError, MediaForbidden, MediaTimeout, MediaTooLarge
 from tapetum.media import document_process
 from tapetum.media.deadlines import GivenUp
+from tapetum.media.document_index import PageIndex
 from tapetum.media.document_library import Consultation, DocumentLibrary, Question
 from tapetum.media.document_process import DocumentProcesses, PdfFile
 from tapetum.media.ingest import Ingest
@@ -291,6 +292,26 @@ def test_what_is_kept_stays_within_its_bytes() -> None:
             assert 0 < library.num_bytes <= 60_000
         library.clear()
         assert library.num_bytes == 0
+    finally:
+        library.close()
+
+
+def test_what_is_too_large_to_be_kept_drives_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = DocumentLibrary(MediaConfig(), 1, kept_bytes=60_000)
+    counted = []
+    real = DocumentProcesses.index
+
+    def index(processes: DocumentProcesses, file: PdfFile, go_on: GoOn) -> PageIndex:
+        counted.append(file.name)
+        return real(processes, file, go_on)
+
+    monkeypatch.setattr(DocumentProcesses, "index", index)
+    dense = pdf([" ".join(f"{letter}{number}x" for number in range(900)) for letter in "abc"])
+    try:
+        for data in (FILE, dense, FILE, dense):
+            library.consult(DocumentPart(source=data, is_trusted=True), Question("b3x town 3"), "", go_on)
+            assert library.num_bytes <= 60_000
+        assert len(counted) == 3, "the small one is still known"
     finally:
         library.close()
 

@@ -120,10 +120,11 @@ class DocumentLibrary:
             counted.wait(_WAIT_S)
         try:
             index = self._processes.index(document.file, go_on)
-            with self._state:
-                self._indexes[key] = index
-                self.num_bytes += index.num_bytes
-                self._make_room()
+            if index.num_bytes <= self._kept_bytes:  # else all others would go for nothing
+                with self._state:
+                    self._indexes[key] = index
+                    self.num_bytes += index.num_bytes
+                    self._make_room()
             return index
         finally:
             with self._state:
