@@ -15,7 +15,7 @@ from dataclasses import replace
 from tapetum.core.errors import EngineError, TapetumError
 from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.core.request import Request
-from tapetum.sched.limits import too_late
+from tapetum.sched.limits import late_among
 from tapetum.text.grammar import Constraint
 from tapetum.text.tokenizer import Tokenizer
 
@@ -63,8 +63,7 @@ class Constraints:
 
     def drop_late(self, now: float) -> Mapping[str, TapetumError]:
         """Forget the requests whose deadline has passed meanwhile, and say so."""
-        errors = {request.request_id: too_late(request, now) for request, _ in self._compiling}
-        late = {request_id: error for request_id, error in errors.items() if error is not None}
+        late = late_among((request for request, _ in self._compiling), now)
         if late:
             self._drop(lambda request: request.request_id in late)
         return late

@@ -19,7 +19,7 @@ from tapetum.core.request import Request
 from tapetum.engine.feature_tiers import FeatureTiers
 from tapetum.engine.mailbox import Mailbox
 from tapetum.engine.searches import Searches
-from tapetum.sched.limits import too_late
+from tapetum.sched.limits import late_among
 from tapetum.sched.scheduler import Scheduler
 
 
@@ -102,8 +102,7 @@ class Promotion:
 
     def drop_late(self, now: float) -> Mapping[str, TapetumError]:
         """Forget the requests whose deadline has passed meanwhile, and say so."""
-        errors = {request_id: too_late(request, now) for request_id, request in self._held.items()}
-        late = {request_id: error for request_id, error in errors.items() if error is not None}
+        late = late_among(self._held.values(), now)
         for request_id in late:
             self.drop(request_id)
         return late

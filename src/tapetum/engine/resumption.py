@@ -20,7 +20,7 @@ from tapetum.engine.kv_tiers import KvTiers
 from tapetum.engine.mailbox import Mailbox
 from tapetum.engine.searches import LEAST_LOAD_S
 from tapetum.engine.tiers import Load
-from tapetum.sched.limits import too_late
+from tapetum.sched.limits import late_among
 from tapetum.sched.scheduler import Scheduler
 
 _PART = 32  # blocks that are loaded together
@@ -113,8 +113,7 @@ class Resumption:
 
     def drop_late(self, now: float) -> Mapping[str, TapetumError]:
         """Forget the requests whose deadline has passed meanwhile, and say so."""
-        errors = {request_id: too_late(held.request, now) for request_id, held in self._held.items()}
-        late = {request_id: error for request_id, error in errors.items() if error is not None}
+        late = late_among((held.request for held in self._held.values()), now)
         for request_id in late:
             self.drop(request_id)
         return late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tapetum.cache.ledger import Ledger
@@ -19,6 +20,12 @@ def too_late(request: Request, now: float) -> DeadlinePassed | None:
         f"request is {age:.3f} s old, its deadline was after {allowed:.3f} s; raise timeout_s or send less at a time",
         param="timeout_s",
     )
+
+
+def late_among(requests: Iterable[Request], now: float) -> dict[str, DeadlinePassed]:
+    """The ends of those whose deadline has passed, by request id."""
+    errors = {request.request_id: too_late(request, now) for request in requests}
+    return {request_id: error for request_id, error in errors.items() if error is not None}
 
 
 @dataclass(frozen=True, slots=True)
