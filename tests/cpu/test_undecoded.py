@@ -14,14 +14,16 @@ import pytest
 from PIL import Image
 
 import tapetum.media.plan
-from tapetum.core.chat import ChatInput, MediaPart, Message
+from tapetum.core.chat import ChatInput, DocumentPart, MediaPart, Message
 from tapetum.core.config import EngineConfig, TierConfig
 from tapetum.core.errors import InvalidParameter, MediaError
 from tapetum.core.request import SamplingParams
 from tapetum.engine.remote import ProcessLink
 from tapetum.engine.reservations import Wanted
 from tapetum.engine.service import AsyncEngine
+from tapetum.media.document_process import DocumentProcesses
 from tests.cpu.process_kit import ANSWER, build
+from tests.documents import pdf
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -168,3 +170,27 @@ async def test_an_engine_that_does_not_answer_in_time_has_nothing_to_say(tmp_pat
         wanted = Wanted(alias=b"a", key=None, num_tokens=4, segments=(16,))
         assert await asyncio.to_thread(service._link.reserve, "r", (wanted,)) == (None,)
         assert await text_of(service, picture(3), "Hello") == "pixel 3"
+
+
+async def test_pages_of_a_document_need_not_be_drawn_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = DocumentProcesses.render
+
+    def render(processes: DocumentProcesses, file: object, page: int, *rest: object) -> bytearray:
+        drawn.append(page)
+        return real(processes, file, page, *rest)
+
+    monkeypatch.setattr(DocumentProcesses, "render", render)
+    data = pdf([f"town {number}" for number in range(1, 21)])
+    document = DocumentPart(source=data, is_trusted=True, max_pages=2)
+    sources = []
+    for _ in range(2):
+        async with AsyncEngine(build(config_of(tmp_path))) as service:
+            generation = await service.submit(chat(document, "town 7"), GREEDY)
+            await generation.output()
+            sources.append({media.cache for media in generation.media})
+            assert 7 in generation.pages[0].pages
+    assert len(drawn) == 2, "only before the restart"
+    assert sources[1] == {"disk"}

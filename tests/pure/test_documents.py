@@ -19,7 +19,7 @@ from tapetum.core.chat import DocumentPart, MediaPart
 from tapetum.core.config import MediaConfig
 from tapetum.core.errors import InvalidParameter, MediaError, MediaForbidden, MediaTimeout, MediaTooLarge
 from tapetum.media import document_process
-from tapetum.media.deadlines import GivenUp
+from tapetum.media.deadlines import GivenUp, GoOn
 from tapetum.media.document_index import PageIndex
 from tapetum.media.document_library import Consultation, DocumentLibrary, Question
 from tapetum.media.document_process import DocumentProcesses, PdfFile
