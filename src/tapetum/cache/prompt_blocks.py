@@ -51,23 +51,23 @@ class PromptBlocks:
         return self._parts[index] if index < len(self._parts) else ()
 
     def tag(self, index: int) -> Tag:
-        return tag_of(self.parts(index), self._size)
+        return tag_of(self._parts[index], self._size) if index < len(self._parts) else "text"
 
     def cost_s(self, index: int, encoded: Collection[bytes] = ()) -> float:
         """Predicted seconds to compute a block again: its tokens behind those before it, its share of encodes.
 
         `encoded`: media keys of pictures that need no encode.
         """
+        *_, per_token, per_pair = self._cost.step_coefficients
+        prefill_s = per_token * self._size + per_pair * chunk_context(index * self._size, self._size)
         parts = self.parts(index)
-        if parts and not self._encode_s:
+        if not parts:  # as nearly all
+            return prefill_s
+        if not self._encode_s:
             for span in self._prompt.spans:
                 geometry = span.item.geometry
                 whole_s = self._cost.encode_seconds(geometry.num_patches, geometry.squares)
                 self._encode_s[span.key] = whole_s / (span.end - span.start)
-        *_, per_token, per_pair = self._cost.step_coefficients
-        prefill_s = per_token * self._size + per_pair * chunk_context(index * self._size, self._size)
-        if not parts:  # as nearly all
-            return prefill_s
         return prefill_s + sum(
             self._encode_s[part.media_key] * (part.last - part.first)
             for part in parts
