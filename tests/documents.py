@@ -6,6 +6,7 @@ to itself, so any script has a text layer, and in Helvetica where it is ASCII, s
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
 
@@ -55,6 +56,59 @@ def encrypted_pdf() -> bytes:
         b"22" * 32,
     )
     return whole.replace(b"/Root", lock + b" /Root")
+
+
+def locked_pdf(owner: bytes, user: bytes) -> bytes:
+    """One page with "secret" on it, encrypted as PDF 1.1 did. With `user` empty anybody may open it."""
+    owner_key = hashlib.md5(_padded(owner)).digest()[:5]
+    for_owner = _rc4(owner_key, _padded(user))
+    key = hashlib.md5(_padded(user) + for_owner + (-4).to_bytes(4, "little", signed=True) + b"\0").digest()[
+        :5
+    ]
+    lock = b"/Encrypt << /Filter /Standard /V 1 /R 2 /Length 40 /P -4 /O <%b> /U <%b> >> /ID [<00> <00>]" % (
+        for_owner.hex().encode(),
+        _rc4(key, _PADDING).hex().encode(),
+    )
+    file = _File()
+    font = file.add(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    number = file.reserve()
+    own_key = hashlib.md5(key + number.to_bytes(3, "little") + b"\0\0").digest()[:10]
+    drawing = _rc4(own_key, b"BT /F 40 Tf 40 700 Td (secret) Tj ET")
+    file.set(number, b"<< /Length %d >> stream\n%b\nendstream" % (len(drawing), drawing))
+    tree = file.reserve()
+    page = file.add(
+        b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 595 842] /Resources << /Font << /F %d 0 R >> >> "
+        b"/Contents %d 0 R >>" % (tree, font, number)
+    )
+    file.set(tree, b"<< /Type /Pages /Kids [%d 0 R] /Count 1 >>" % page)
+    whole = file.finished(file.add(b"<< /Type /Catalog /Pages %d 0 R >>" % tree))
+    return whole.replace(b"/Root", lock + b" /Root")
+
+
+def pages_claimed_pdf(count: int) -> bytes:
+    """One that has a single page and says that it has so many."""
+    return pdf(["x"]).replace(b"/Count 1 ", b"/Count %d " % count)
+
+
+_PADDING = bytes.fromhex("28bf4e5e4e758a4164004e56fffa01082e2e00b6d0683e802f0ca9fe6453697a")
+
+
+def _padded(password: bytes) -> bytes:
+    return (password + _PADDING)[:32]
+
+
+def _rc4(key: bytes, data: bytes) -> bytes:
+    state, mixed = list(range(256)), 0
+    for index in range(256):
+        mixed = (mixed + state[index] + key[index % len(key)]) % 256
+        state[index], state[mixed] = state[mixed], state[index]
+    out, at, mixed = bytearray(), 0, 0
+    for byte in data:
+        at = (at + 1) % 256
+        mixed = (mixed + state[at]) % 256
+        state[at], state[mixed] = state[mixed], state[at]
+        out.append(byte ^ state[(state[at] + state[mixed]) % 256])
+    return bytes(out)
 
 
 def bomb_pdf(num_bytes: int) -> bytes:

@@ -24,7 +24,7 @@ from tapetum.media.document_index import PageIndex
 from tapetum.media.document_library import Consultation, DocumentLibrary, Question
 from tapetum.media.document_process import DocumentProcesses, PdfFile
 from tapetum.media.ingest import Ingest
-from tests.documents import bomb_pdf, encrypted_pdf, pdf
+from tests.documents import bomb_pdf, encrypted_pdf, locked_pdf, pages_claimed_pdf, pdf
 from tests.handbook import NUM_QUESTIONS, handbook, questions
 from tests.processors import make_processor
 
@@ -82,6 +82,9 @@ def test_every_script_has_a_text_layer(processes: DocumentProcesses) -> None:
     ("data", "reason"),
     [
         (encrypted_pdf(), "encrypted"),
+        (locked_pdf(b"owner", b"user"), "encrypted"),
+        (pages_claimed_pdf(90), "at page 2"),
+        (pages_claimed_pdf(10**6), "1000000 pages, limit 100"),
         (b"%PDF-1.7 and nothing else", "broken"),
         (FILE[: len(FILE) // 2], "broken"),
         (pdf([]), "broken|no pages"),
@@ -117,6 +120,13 @@ def test_damaged_files_are_read_or_refused(processes: DocumentProcesses) -> None
             assert ";" in refusal.message
     assert 0 < num_read < NUM_DAMAGED
     assert processes.num_processes <= 1
+
+
+def test_a_document_that_anybody_may_open_is_read_though_its_owner_has_a_password(
+    processes: DocumentProcesses,
+) -> None:
+    file = PdfFile("a", locked_pdf(b"owner", b""))
+    assert processes.texts(file, [0], go_on) == ["secret"]
 
 
 @pytest.mark.parametrize("box", [(900_000, 900_000), (30, 50_000)])

@@ -62,7 +62,7 @@ class Documents:
             )
         if document.get_formtype() != pdfium.FORMTYPE_NONE:
             document.init_forms()
-        return [document.get_page_size(index) for index in range(count)]
+        return [_size(document, index) for index in range(count)]
 
     def texts(self, pages: Sequence[int], max_chars: int) -> list[str]:
         """What is written on pages, in the order of the file, each at most so long."""
@@ -110,12 +110,24 @@ class Documents:
         try:
             return self._document[number]
         except pypdfium2.PdfiumError as error:
-            raise Refused(f"cannot be read at page {number + 1}; save it again") from error
+            raise Refused(_unreadable(number)) from error
 
     def _close(self) -> None:
         if self._document is not None:
             self._document.close()
         self._document = None
+
+
+def _size(document: pypdfium2.PdfDocument, number: int) -> tuple[float, float]:
+    try:
+        width, height = document.get_page_size(number)
+    except pypdfium2.PdfiumError as error:
+        raise Refused(_unreadable(number)) from error
+    return width, height
+
+
+def _unreadable(number: int) -> str:
+    return f"cannot be read at page {number + 1}; save it again"
 
 
 def main() -> None:
