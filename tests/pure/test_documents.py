@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -372,6 +372,30 @@ def test_a_document_may_be_a_path_or_an_open_file(ingest: Ingest, tmp_path: Path
 def test_a_document_is_no_picture_and_is_told_how_to_come(ingest: Ingest) -> None:
     with pytest.raises(MediaError, match="PDF document and no picture; send it as a part of type file"):
         ingest.load(MediaPart(kind="image", source=FILE, is_trusted=True), tenant="")
+
+
+def test_pages_that_take_long_keep_no_picture_waiting() -> None:
+    """Two that never end, and two documents that cannot be opened; the workers for anything else are free."""
+    made = Ingest(PROCESSOR, MediaConfig(timeout_s=60), workers=1)
+    try:
+        document = consult(made).document
+        made._library._processes._idle[0]._process.send_signal(signal.SIGSTOP)
+        pages = [
+            MediaPart(kind="image", source=document.page(number), is_trusted=True) for number in (1, 2, 3)
+        ]
+        stuck: list[Future] = [made.decode(made.plan(part, tenant="").result(10)) for part in pages[:2]]
+        stuck.append(made.is_dense(made.plan(pages[2], tenant="").result(10)))
+        stuck += [
+            made.consult(DocumentPart(source=pdf([text]), is_trusted=True), Question(), tenant="")
+            for text in "ab"
+        ]
+        picture = MediaPart(kind="image", source=np.zeros((56, 56, 3), np.uint8), is_trusted=True)
+        assert made.decode(made.plan(picture, tenant="").result(10)).result(10).patches is not None
+        assert not any(future.done() for future in stuck)
+        for future in stuck:
+            future.cancel()
+    finally:
+        made.close()
 
 
 def test_what_takes_too_long_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

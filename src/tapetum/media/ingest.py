@@ -69,6 +69,9 @@ class Ingest:
         self._library = DocumentLibrary(config, size)
         self._decoders = ThreadPoolExecutor(size, thread_name_prefix="media")
         self._fetchers = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="media-fetch")
+        # Documents wait for the processes that read them, and keep nothing waiting but documents.
+        self._readers = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="media-document")
+        self._drawers = ThreadPoolExecutor(size, thread_name_prefix="media-page")
         self._deadlines = Deadlines(self._late)
 
     def plan(self, part: MediaPart, *, tenant: str) -> Future[MediaPlan]:
@@ -84,7 +87,7 @@ class Ingest:
         if plan.item is not None and not plan.options.near_duplicate:
             ticket.deliver(_again(plan.item, plan))
             return ticket.future
-        self._start(self._decoders, ticket, lambda: self._board(ticket, plan))
+        self._start(self._painters(plan), ticket, lambda: self._board(ticket, plan))
         return ticket.future
 
     def consult(self, part: DocumentPart, question: Question, *, tenant: str) -> Future[Consultation]:
@@ -94,13 +97,13 @@ class Ingest:
         def work() -> None:
             ticket.deliver(self._library.consult(part, question, tenant, ticket.go_on))
 
-        self._start(self._fetchers, ticket, work)  # which wait for the process that reads
+        self._start(self._readers, ticket, work)
         return ticket.future
 
     def page_texts(self, document: Document, pages: Sequence[int]) -> Future[list[str]]:
         """Starts to read what is written on pages, which are numbered from 1."""
         ticket: Ticket[list[str]] = Ticket(time.monotonic() + self._config.timeout_s)
-        self._start(self._fetchers, ticket, lambda: ticket.deliver(document.texts(pages, ticket.go_on)))
+        self._start(self._readers, ticket, lambda: ticket.deliver(document.texts(pages, ticket.go_on)))
         return ticket.future
 
     def reserved(self, plan: MediaPlan, key: bytes) -> MediaItem:
@@ -132,7 +135,7 @@ class Ingest:
     def is_dense(self, plan: MediaPlan) -> Future[bool]:
         """Starts to look whether a picture, or the first frame of a clip, is there to be read."""
         ticket: Ticket[bool] = Ticket(plan.deadline)
-        self._start(self._decoders, ticket, lambda: self._look(ticket, plan))
+        self._start(self._painters(plan), ticket, lambda: self._look(ticket, plan))
         return ticket.future
 
     def least_tokens(self, plan: MediaPlan) -> int:
@@ -159,8 +162,8 @@ class Ingest:
         self._deadlines.close(
             lambda: CapacityError("the server is shutting down; send the request again to another one")
         )
-        self._fetchers.shutdown(wait=True, cancel_futures=True)
-        self._decoders.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._fetchers, self._readers, self._decoders, self._drawers):
+            pool.shutdown(wait=True, cancel_futures=True)
         self._library.close()
         self.clear()
 
@@ -206,6 +209,10 @@ class Ingest:
                 raise CapacityError("the server is shutting down and takes no more media; try another one")
             self._deadlines.add(ticket)
             pool.submit(run)
+
+    def _painters(self, plan: MediaPlan) -> ThreadPoolExecutor:
+        """Those who make pictures of what a plan refers to."""
+        return self._drawers if plan.shot.has_pages else self._decoders
 
     def _read(self, ticket: Ticket[MediaPlan], part: MediaPart, tenant: str) -> None:
         started = time.perf_counter()

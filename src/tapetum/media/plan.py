@@ -55,6 +55,11 @@ class Shot:
             return len(self.file.data)
         return sum(len(frame) for frame in self.frames if isinstance(frame, bytes))
 
+    @property
+    def has_pages(self) -> bool:
+        """Whether it is drawn by a process of its own, which may take its time."""
+        return any(isinstance(frame, Page) for frame in self.frames)
+
     def pictures(self, config: MediaConfig, go_on: GoOn, used: tuple[int, int]) -> Iterator[Image.Image]:
         """Canonical pictures one by one, each decoded when it is asked for, to be scaled to the `used` size."""
         enough = used if config.mm_processor == "fast" else None
