@@ -374,6 +374,12 @@ def test_a_document_is_no_picture_and_is_told_how_to_come(ingest: Ingest) -> Non
         ingest.load(MediaPart(kind="image", source=FILE, is_trusted=True), tenant="")
 
 
+@pytest.mark.parametrize("source", [None, 5, ["a.pdf"]])
+def test_what_cannot_be_a_file_is_told_to_be_no_document(ingest: Ingest, source: object) -> None:
+    with pytest.raises(MediaError, match=rf"document is a {type(source).__name__}; give bytes, a path"):
+        consult(ingest, source)
+
+
 def test_pages_that_take_long_keep_no_picture_waiting() -> None:
     """Two that never end, and two documents that cannot be opened; the workers for anything else are free."""
     made = Ingest(PROCESSOR, MediaConfig(timeout_s=60), workers=1)

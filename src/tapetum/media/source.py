@@ -28,6 +28,7 @@ from tapetum.media.document import Page, is_pdf
 from tapetum.media.fetch import Fetcher
 from tapetum.media.image import adopt_array, adopt_picture, check_bytes, is_picture
 
+_FILES = (bytes, bytearray, memoryview, io.IOBase, os.PathLike, str)
 Loaded = bytes | Image.Image | Page  # a file still encoded, an upright RGB picture, or a page to be drawn
 _FRAMES_URL, _FRAME_URL = "data:video/jpeg;base64,", "data:image/jpeg;base64,"
 _MAX_SPLITS = 2**20
@@ -100,6 +101,10 @@ class SourceReader:
         """The file of a PDF document."""
         if isinstance(source, (Image.Image, np.ndarray)):
             raise MediaError("document is a picture; send it as one")
+        if not isinstance(source, _FILES):
+            raise MediaError(
+                f"document is a {type(source).__name__}; give bytes, a path, or a data:, http(s): or file: URL"
+            )
         data = self.read(source, is_trusted=is_trusted, go_on=go_on)
         if not isinstance(data, bytes) or not is_pdf(data):
             begins = f"starts with {data[:12]!r}" if isinstance(data, bytes) and data else "is empty"
