@@ -261,7 +261,7 @@ PLANS = {
     "chunks of 48": {"max_num_batched_tokens": 48, "enable_prefix_caching": False},
     "in time": {"schedule": "interactive", "itl_target_ms": 1.0},
     "no guesses": {"speculate": "off"},
-    "few blocks": {"max_model_len": 192, "speculate": "off"},  # for hardly more than one request
+    "few blocks": {"max_model_len": 192, "speculate": "off"},  # for a few requests
 }
 
 
@@ -318,7 +318,7 @@ def test_answers_are_the_same_however_they_are_scheduled(
     options = PLANS[plan]
     if plan == "few blocks":
         engine = build_engine(config_from(None, {"dtype": dtype, "device": "cpu", "max_model_len": 192}))
-        options = {**options, "kv_cache_bytes": engine.facts.kv_bytes_per_token * (192 + 64)}
+        options = {**options, "kv_cache_bytes": engine.facts.kv_bytes_per_token * 2 * 192}
     found, stats = answers(options, dtype)
     assert found == wanted
     assert (stats.num_preemptions > 0) == (plan == "few blocks")
