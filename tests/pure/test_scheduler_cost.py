@@ -101,4 +101,4 @@ def test_what_somebody_is_promised_costs_the_same_however_many_pictures_are_unde
 
 def test_a_decode_that_goes_on_costs_few_calls() -> None:
     """Those of a whole step, by its rows, of which one in six fills a block of four tokens."""
-    assert min(_load(200, 1, 150)) / RUNNING < 22
+    assert min(_load(200, 1, 150)) / RUNNING < 20

@@ -7,6 +7,7 @@ and how long their slices, is decided while a step is written (encode.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tapetum.cache.ledger import Ledger
 from tapetum.cache.visual import VisualCache
@@ -18,6 +19,8 @@ from tapetum.sched.encode import UnderWay
 from tapetum.sched.progress import Progress, stats_of
 from tapetum.sched.roster import Roster
 from tapetum.sched.speculate import Speculation
+
+_event = partial(tuple.__new__, TokenEvent)  # half of what its own constructor takes, for every row
 
 
 class Encodes:
@@ -169,7 +172,7 @@ class Tokens:
             self._settle_guess(progress, row, num_accepted=len(tokens) - 1)
         if reason:
             return self._roster.end(progress, reason, now, tokens=tokens[:count])
-        return TokenEvent(progress.request_id, tokens, None, None, stats)
+        return _event((progress.request_id, tokens, None, None, stats))
 
     def _note_first(self, progress: Progress, now: float) -> RequestStats:
         state = progress.state
