@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tapetum.core.media import Geometry
-from tapetum.media.keys import alias_key, digest, media_key
+from tapetum.media.keys import _decoders, alias_key, digest, media_key
 from tapetum.media.plan import Shot
 from tapetum.media.source import VideoFile
 
@@ -189,3 +190,14 @@ def test_an_alias_does_not_outlive_the_decoders(monkeypatch):
 @pytest.mark.parametrize("tenant", ["", "t", "ü", "\udcff"])
 def test_any_tenant_name_works(tenant):
     assert key(tenant=tenant) == key(tenant=tenant)
+
+
+def test_aliases_need_no_extras(monkeypatch):
+    def version(package):
+        if package == "av":
+            raise PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr("tapetum.media.keys.version", version)
+    monkeypatch.setattr("tapetum.media.keys._decoders", _decoders.__wrapped__)
+    assert len(alias()) == 32

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import blake3
 import numpy as np
@@ -121,7 +121,14 @@ def _mode(processor: ProcessorMode) -> tuple[tuple[str, FieldValue], ...]:
 
 @cache
 def _decoders() -> str:
-    return ", ".join(f"{package} {version(package)}" for package in ("pillow", "av"))
+    return ", ".join(_versioned(package) for package in ("pillow", "av"))
+
+
+def _versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:  # an extra that is not installed
+        return package
 
 
 def _picture_fields(picture: Loaded) -> tuple[tuple[str, FieldValue], ...]:
