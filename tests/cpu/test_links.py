@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tapetum import LLM
 from tapetum.core.errors import InvalidParameter
+from tapetum.core.plan import Link
+from tapetum.runtime.links import Linker
 from tests.cpu.links_kit import ANY, EXACT, REUSE, SAMPLING, ask, chat, picture, reasons, said, system
 
 SYSTEM = "You are a helpful assistant."
@@ -106,3 +110,23 @@ def test_a_prompt_written_whole_may_link_too() -> None:
             {"prompt": "Look here: " + slot, "images": [picture(1)], "reuse": REUSE}, SAMPLING
         )
     assert reasons(output) == ["position_independent"]
+
+
+def test_a_link_that_fails_costs_no_answer_beside_it_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[Link] = []
+
+    def fail(self: Linker, link: Link) -> float:
+        broken.append(link)
+        raise RuntimeError("out of memory")
+
+    talk = [{"role": "user", "content": "Hello"}]
+    moved = chat([picture(2), picture(1)], "Which?", system(SYSTEM))
+    long = replace(SAMPLING, max_tokens=40)
+    with LLM(**EXACT) as llm:
+        truth = [said(output) for output in llm.chat([talk, moved], long, use_tqdm=False)]
+    monkeypatch.setattr(Linker, "link", fail)
+    with LLM(**EXACT, link_tokens=4, max_num_batched_tokens=32, link_tolerance=ANY) as llm:
+        ask(llm, chat([picture(1), picture(2)]))
+        outputs = llm.chat([talk, moved], long, reuse=REUSE, use_tqdm=False)
+    assert broken
+    assert [said(output) for output in outputs] == truth

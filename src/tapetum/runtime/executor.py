@@ -16,7 +16,7 @@ from tapetum.core.errors import ConfigError, TapetumError
 from tapetum.core.files import require_json
 from tapetum.core.folders import user_cache
 from tapetum.core.model import ModelFacts
-from tapetum.core.plan import BatchPlan, Payload, Row, StepResult
+from tapetum.core.plan import BatchPlan, Link, Payload, Row, StepResult
 from tapetum.models.base import ModelSpec, VisionLanguageModel
 from tapetum.models.table import load_model
 from tapetum.ops.table import choose_table
@@ -35,7 +35,7 @@ from tapetum.runtime.memory import (
     token_bytes,
 )
 from tapetum.runtime.payloads import payload_of, tensor_of
-from tapetum.runtime.runner import ModelRunner
+from tapetum.runtime.runner import ModelRunner, Scored
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.store import FeatureStore, KVStore
 from tapetum.runtime.verify import Outcome, verify
@@ -74,10 +74,12 @@ class LocalExecutor:
         rows = plan.rows
         if failed := self._encoder.failed:
             rows = tuple(row for row in rows if not self._lacks_features(row, failed))
-        outcomes = self._forward(rows, plan.masks)
+        scored = self._runner.forward(rows) if rows else None
+        errors = self._link(plan.links, rows)
+        # last, as it can be done but once: what fails before is run again in pieces
+        outcomes = self._choose(scored, rows, plan.masks)
         self._wait()
         forwarded = time.perf_counter()
-        done = {row.request_id for row in rows}
         exported, self._exported = self._exported, {}
         return StepResult(
             step=plan.step,
@@ -86,9 +88,7 @@ class LocalExecutor:
             encoded=self._encoder.encoded,
             spared=self._encoder.spared,
             failed_features=self._encoder.failed,
-            links={
-                link.request_id: self._linker.link(link) for link in plan.links if link.request_id in done
-            },
+            links=errors,
             drift=self._encoder.drift,
             exported=exported,
             exported_blocks=exported_blocks,
@@ -160,10 +160,14 @@ class LocalExecutor:
         for arrival in plan.arrivals:
             self._features.put(arrival.key, tensor_of(arrival.payload, self._device))
 
-    def _forward(self, rows: tuple[Row, ...], masks: Mapping[str, bytes]) -> dict[str, Outcome]:
-        if not rows:
-            return {}
-        scored = self._runner.forward(rows)
+    def _link(self, links: tuple[Link, ...], rows: tuple[Row, ...]) -> dict[str, float]:
+        """Of those whose rows have been computed: how far off they are."""
+        done = {row.request_id for row in rows} if links else ()
+        return {link.request_id: self._linker.link(link) for link in links if link.request_id in done}
+
+    def _choose(
+        self, scored: Scored | None, rows: tuple[Row, ...], masks: Mapping[str, bytes]
+    ) -> dict[str, Outcome]:
         if scored is None:
             return {}
         guesses = {row.request_id: row.guess for row in rows if row.guess}
