@@ -79,7 +79,7 @@ def request(*segments: int | MediaItem) -> Request:
     prompt = replace(made.prompt, position_ids=positions, position_delta=-4)
     reuse = Reuse(position_independent=True)
     pages = (PagesSeen(document=0, name="a.pdf", pages=(2, 5), num_pages=9, chosen_by="question"),)
-    made = replace(made, prompt=prompt, is_sibling=True, prediction=(6, 7))
+    made = replace(made, prompt=prompt, num_choices=3, is_sibling=True, prediction=(6, 7))
     return replace(made, reuse=reuse, left_out=("video",), pages=pages)
 
 

@@ -82,6 +82,7 @@ class Add(Struct, frozen=True, kw_only=True, tag=True):
     priority: int
     arrival_s: float
     deadline_s: float | None
+    num_choices: int
     is_sibling: bool
     prediction: bytes  # int32
     reuse: Reuse
@@ -201,6 +202,7 @@ def add_message(request: Request, offsets: Mapping[bytes, int]) -> Add:
         priority=request.priority,
         arrival_s=request.arrival_s,
         deadline_s=request.deadline_s,
+        num_choices=request.num_choices,
         is_sibling=request.is_sibling,
         prediction=np.asarray(request.prediction, "<i4").tobytes(),
         reuse=request.reuse,
@@ -227,6 +229,7 @@ def request_of(message: Add, items: list[MediaItem]) -> Request:
         priority=message.priority,
         arrival_s=message.arrival_s,
         deadline_s=message.deadline_s,
+        num_choices=message.num_choices,
         is_sibling=message.is_sibling,
         prediction=tuple(np.frombuffer(message.prediction, "<i4").tolist()),
         reuse=message.reuse,
