@@ -106,8 +106,8 @@ def test_integers_are_integers(name: str) -> None:
         ("limit_per_prompt", {"images": 1}, "--limit-mm-per-prompt is {'images': 1}, must be int | Mapping"),
         (
             "mm_processor_kwargs",
-            {"max_pixels": "5"},
-            "mm_processor_kwargs is {'max_pixels': '5'}, must be Mapping",
+            {"max_pixels": [5]},
+            "mm_processor_kwargs is {'max_pixels': [5]}, must be Mapping",
         ),
         ("media_io_kwargs", {"audio": {}}, "media_io_kwargs is {'audio': {}}, must be Mapping"),
         ("media_io_kwargs", {"video": 5}, "media_io_kwargs is {'video': 5}, must be Mapping"),

@@ -134,6 +134,16 @@ def test_a_server_sets_what_requests_leave_open():
     )
 
 
+def test_a_server_sets_words_and_switches_too():
+    bounds = server(
+        mm_processor_kwargs={"near_duplicate": True}, media_io_kwargs={"image": {"detail": "low"}}
+    )
+    assert merged(bounds) == ProcessorOptions(near_duplicate=True, detail="low")
+    assert merged(bounds, near_duplicate=False, detail="auto") == ProcessorOptions(
+        near_duplicate=False, detail="auto"
+    )
+
+
 def test_kinds_have_bounds_of_their_own():
     bounds = server(
         mm_processor_kwargs={"fps": 4}, media_io_kwargs={"video": {"fps": 2, "num_frames": 40}, "image": {}}

@@ -135,8 +135,8 @@ class MediaConfig:
     allowed_domains: tuple[str, ...] = ()
     mm_processor: ProcessorMode = "exact"  # fast: JPEGs are decoded at a lower scale where that is enough
     # defaults and upper bounds of requests: of all media, and of a kind
-    mm_processor_kwargs: Mapping[str, float] = field(default_factory=dict)
-    media_io_kwargs: Mapping[MediaKind, Mapping[str, float]] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, float | bool | str] = field(default_factory=dict)
+    media_io_kwargs: Mapping[MediaKind, Mapping[str, float | bool | str]] = field(default_factory=dict)
     alpha_ground: tuple[int, int, int] = (255, 255, 255)  # what transparent pixels are put on
 
     def __post_init__(self) -> None:
