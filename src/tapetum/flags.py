@@ -260,7 +260,7 @@ def tier_flags(command: T) -> T:
         (
             "--kv-tier",
             "kv_tiers",
-            "Where keys and values go that the device has no room for, as --feature-tier.",
+            "Where keys and values of prefixes that nobody uses now are kept, as --feature-tier.",
         ),
         (
             "--feature-tier",
