@@ -62,6 +62,10 @@ class FaultyStore:
             raise StoreError("cannot write: no space left")
         self._store.write(name, buffers, cost_s)
 
+    def use(self, names: Sequence[Name]) -> None:
+        self._call("use", None)
+        self._store.use(names)
+
     def remove(self, name: Name) -> None:
         self._call("remove", name)
         self._store.remove(name)

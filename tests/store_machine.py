@@ -51,6 +51,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert found is None or bytes(found) == whole(made(number))
 
     @rule(number=NUMBERS)
+    def use(self, number: int) -> None:
+        name = name_of(made(number))
+        self.store.use([name])
+        self.naive.use(name)
+
+    @rule(number=NUMBERS)
     def read_head(self, number: int) -> None:
         name = name_of(made(number))
         head = self.store.read_head(name, 100)

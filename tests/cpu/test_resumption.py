@@ -15,7 +15,7 @@ import pytest
 
 from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR, SAMPLES_DIR
-from tapetum.cache.tiers import Store
+from tapetum.cache.tiers import Name, Store
 from tapetum.cache.tiers_disk import DiskStore
 from tapetum.cache.tiers_host import HostStore
 from tapetum.core.config import EngineConfig
@@ -202,6 +202,41 @@ def test_a_full_or_dead_tier_from_the_start_changes_nothing() -> None:
         with talk("float32", store) as kept:
             assert kept.both() == without("float32")
             assert kept.engine.stats.num_arrived_blocks == 0
+
+
+def test_what_a_tier_has_lost_is_saved_again() -> None:
+    store = HostStore(2**28)
+    with talk("float32", store) as kept:
+        kept.turn(is_forgotten=False)
+        wait_for_saves(kept, store)
+        for listed in list(store.names()):
+            store.remove(listed.name)
+        kept.turn("And what else?", is_forgotten=False)
+        wait_for(lambda: len(list(store.names())) > 1)
+        num_saved = len(list(store.names()))
+        kept.forget()
+        kept.turn("Is that all?")
+        assert kept.engine.stats.num_arrived_blocks == num_saved, "from the first block on"
+
+
+def test_what_is_used_on_the_device_is_used_in_the_tiers(tmp_path: Path) -> None:
+    """Or the first blocks of a talk, saved at its first turn, would be the oldest, and all others of no use."""
+    for store in (HostStore(2**28), DiskStore(tmp_path, 2**28)):
+        used: list[Name] = []
+        count_use = store.use
+
+        def use(names: Sequence[Name], count_use=count_use, used=used) -> None:
+            count_use(names)
+            used.extend(names)
+
+        store.use = use
+        with talk("float32", store) as kept:
+            kept.turn(is_forgotten=False)
+            wait_for_saves(kept, store)
+            first = {listed.name for listed in store.names()}
+            assert not used
+            kept.turn("And what else?", is_forgotten=False)
+            wait_for(lambda used=used, first=first: first <= set(used))
 
 
 def _crowd(llm: LLM) -> list[Turns]:

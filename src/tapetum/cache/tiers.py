@@ -100,6 +100,9 @@ class Store(Protocol):
     def read_head(self, name: Name, num_bytes: int) -> bytes | None:
         """Its first bytes."""
 
+    def use(self, names: Sequence[Name]) -> None:
+        """Count a use of those that are there, as a read does."""
+
     def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
         """Keep the buffers, one behind the other, and evict what is worth less. One that is there is used once more."""
 

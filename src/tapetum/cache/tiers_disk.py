@@ -87,6 +87,13 @@ class DiskStore:
         with _told(f"read {self._path(name)}"):
             return _read_file(self._path(name), num_bytes)
 
+    def use(self, names: Sequence[Name]) -> None:
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.utime(self._path(name))
+            with self._lock:
+                self._accounts.use(name)
+
     def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
         size = _occupied(sum(memoryview(buffer).nbytes for buffer in buffers))
         path = self._path(name)

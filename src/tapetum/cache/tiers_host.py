@@ -38,6 +38,11 @@ class HostStore:
         found = self._entries.get(name)
         return None if found is None else found[:num_bytes]
 
+    def use(self, names: Sequence[Name]) -> None:
+        with self._lock:
+            for name in names:
+                self._accounts.use(name)
+
     def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
         num_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
         with self._lock:

@@ -59,6 +59,9 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
+    def use(self, names: Sequence[Name]) -> None:
+        """Nothing: what goes is the bucket's to decide."""
+
     def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
         import obstore
 

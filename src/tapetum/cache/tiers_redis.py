@@ -115,6 +115,13 @@ class RedisStore:
         with _told("read"):
             return cast("bytes", self._client.getrange(_key(name), 0, num_bytes - 1)) or None
 
+    def use(self, names: Sequence[Name]) -> None:
+        with _told("use"), self._client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.eval(_SCRIPT, 3, *_ACCOUNTS, "use", _ROOT, _member(name))
+            answers = pipe.execute()
+        self._note(answers[-1])
+
     def write(self, name: Name, buffers: Sequence[Buffer], cost_s: float) -> None:
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
         if self._max_bytes and size > self._max_bytes:

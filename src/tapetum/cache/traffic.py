@@ -52,6 +52,7 @@ class Traffic:
         self._block_bytes = block_bytes
         self._load_s = load_s
         self._leaving: deque[PrefixNode] = deque()
+        self._used: list[PrefixNode] = []  # that were kept before
         self._out: list[Exported] = []
         self._landed: list[tuple[PrefixNode, Payload]] = []
         self._in_flight: list[
@@ -74,9 +75,22 @@ class Traffic:
         if not is_large or back_s >= sum(node.worth.cost_s for node in path):
             return
         for node in path:
-            if not node.is_kept:
-                node.is_kept = True
-                self._leaving.append(node)
+            if node.is_kept:
+                self._used.append(node)
+            else:
+                self.leave(node)
+
+    def leave(self, node: PrefixNode) -> None:
+        """The block is copied out with one of the next plans."""
+        node.is_kept = True
+        self._leaving.append(node)
+
+    def take_used(self) -> list[PrefixNode]:
+        """What requests that have ended since the last call left behind and tiers should have, named."""
+        taken, self._used = self._used, []
+        for node in taken:
+            self._name(node)
+        return taken
 
     def blocks_of(self, request: Request) -> PromptBlocks:
         return self._ledger.blocks_of(request)

@@ -58,6 +58,10 @@ class KvTiers:
             )
         )
 
+    def use(self, names: Sequence[bytes]) -> None:
+        """Blocks that were saved before were used on the device."""
+        self._tiers.use("kv", names)
+
     def _is_right(self, found: Found) -> bool:
         """An entry of another form is thrown away."""
         entry = found.entry

@@ -126,10 +126,17 @@ class Resumption:
         return held
 
     def keep(self) -> None:
-        """Save the blocks that were copied out."""
+        """Save the blocks that were copied out. What was saved before and used again keeps its place in the tiers, or
+        leaves once more where they have lost it."""
+        if self._tiers is None:
+            return
         for exported in self._traffic.take_exported():
-            if self._tiers is not None:
-                self._tiers.save(exported)
+            self._tiers.save(exported)
+        used = self._traffic.take_used()
+        for node in used:
+            if self._tiers.knows(node.name) is False:
+                self._traffic.leave(node)
+        self._tiers.use([node.name for node in used])
 
     def _known(self, tiers: KvTiers, blocks: PromptBlocks) -> tuple[int, list[bytes], float]:
         """The run that the tiers may have: index of the first block, their names, seconds to compute them."""

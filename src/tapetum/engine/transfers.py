@@ -192,6 +192,10 @@ class Transfers:
         finally:
             lane.unreserve(parcel.num_bytes)
 
+    def begin_use(self, names: Sequence[Name]) -> None:
+        for lane in self._lanes.get(names[0].kind, ()):
+            self._begin(_quietly(lane.writes.run(partial(lane.store.use, names))))
+
     def begin_reject(self, found: Found) -> None:
         name = Name(found.entry.kind, found.entry.key)
         for lane in self._lanes[name.kind]:
