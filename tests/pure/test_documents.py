@@ -266,6 +266,18 @@ def test_a_page_is_a_picture_that_is_drawn_once(ingest: Ingest, monkeypatch: pyt
     assert len(drawn) == 4
 
 
+def test_a_page_is_never_taken_for_one_that_looks_the_same(ingest: Ingest) -> None:
+    """Seen so small that nothing of it can be read, every page looks like every other."""
+    data = pdf([f"Chapter {number}\nordinary words" for number in range(1, 6)])
+    options = {"near_duplicate": True, "max_pixels": 56 * 56}
+    parts = [
+        MediaPart(kind="image", source=consult(ingest, data).document.page(number), options=options)
+        for number in range(1, 6)
+    ]
+    items = [ingest.load(part, tenant="") for part in parts]
+    assert all(item.degraded is None and item.compared_with is None for item in items)
+
+
 def test_pages_far_from_square_keep_their_shape(ingest: Ingest) -> None:
     page = consult(ingest, pdf(["x"], box=(2000, 50), drawing=RED)).document.page(1)
     assert page.picture((448, 448), go_on).size == (17899, 448)

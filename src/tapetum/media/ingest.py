@@ -286,9 +286,9 @@ class Ingest:
                 ticket.deliver(outcome)
 
     def _deliver(self, ticket: Ticket[MediaItem], plan: MediaPlan, item: MediaItem) -> None:
-        """Its own item, or one that looks the same where that is allowed."""
+        """Its own item, or one that looks the same where that is allowed; a page of a document is there to be read."""
         outcome: MediaItem | TapetumError = item
-        if plan.options.near_duplicate:
+        if plan.options.near_duplicate and not plan.shot.has_pages:
             try:
                 outcome = self._near.settle(item, plan.tenant, lambda: self._is_dense(plan, ticket.go_on))
             except GivenUp:
