@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import cast
@@ -91,6 +91,9 @@ class ScriptedTiers:
     def save(self, entry: Entry) -> None:
         self.saved[entry.kind] += 1
         self.place.entries[entry.kind, entry.key] = entry
+
+    def use(self, kind: Kind, keys: Sequence[bytes]) -> None:
+        """Nothing here has a limit."""
 
     def reject(self, found: Found) -> None:
         self.rejected.append(found)

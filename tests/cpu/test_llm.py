@@ -125,7 +125,10 @@ def test_preempted_as_not(alone, has_cache):
     options = EXACT | {"kv_cache_bytes": 24 * 16 * 6144, "max_model_len": 384}
     with LLM(**options, enable_prefix_caching=has_cache) as llm:
         assert llm.facts.num_blocks == 24
-        assert texts(llm.chat(CHATS, LONG_GREEDY)) == alone
+        for _ in range(5):  # who meets whom depends on the clock
+            assert texts(llm.chat(CHATS, LONG_GREEDY)) == alone
+            if llm._engine.stats.num_preemptions:
+                break
         assert llm._engine.stats.num_preemptions > 0
         assert_at_rest(llm)
 

@@ -17,6 +17,7 @@ from tapetum.assets import SAMPLES_DIR
 from tapetum.core.plan import SampledToken
 from tapetum.core.request import Prompt, Request, SamplingParams
 from tapetum.engine.choices import Choices
+from tapetum.engine.documents import Spent
 from tapetum.engine.generation import Generation
 from tapetum.engine.output import Delta
 from tapetum.server.chat.reply import Reply
@@ -315,7 +316,7 @@ def generation_of(cancel: Callable[[str], None], kind: type[Generation] = Genera
     request = Request(
         request_id="a", prompt=prompt, sampling=SamplingParams(), max_tokens=9, stop_token_ids=frozenset()
     )
-    return kind(request, prepared_s=0.0, tokenizer=files().tokenizer, cancel=cancel)
+    return kind(request, prepared_s=0.0, tokenizer=files().tokenizer, cancel=cancel, spent=Spent())
 
 
 def reply_of(generation: Generation) -> Reply:

@@ -401,7 +401,7 @@ def test_a_cancelled_load_closes_its_connection(picture):
         ingest.close()
 
 
-@pytest.mark.parametrize("body", [b'{"password": "hunter2"}', b"%PDF-1.7 hunter2", b"RIFF hunter2"])
+@pytest.mark.parametrize("body", [b'{"password": "hunter2"}', b"%!PS hunter2", b"RIFF hunter2"])
 def test_what_is_no_picture_is_not_told_about(body):
     with place(reply(body)) as server:
         ingest = Ingest(make_processor(), MediaConfig(allowed_domains=(server.origin,)), workers=1)
@@ -409,6 +409,16 @@ def test_what_is_no_picture_is_not_told_about(body):
             with pytest.raises(MediaError, match="no picture or video") as caught:
                 ingest.load(MediaPart(kind=kind, source=server.origin), tenant="")
             assert "hunter2" not in str(caught.value) and "RIFF" not in str(caught.value)
+        ingest.close()
+
+
+def test_of_a_document_in_place_of_a_picture_only_that_is_told():
+    with place(reply(b"%PDF-1.7 hunter2")) as server:
+        ingest = Ingest(make_processor(), MediaConfig(allowed_domains=(server.origin,)), workers=1)
+        for kind in ("image", "video"):
+            with pytest.raises(MediaError) as caught:
+                ingest.load(MediaPart(kind=kind, source=server.origin), tenant="")
+            assert "hunter2" not in str(caught.value)
         ingest.close()
 
 

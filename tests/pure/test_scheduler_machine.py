@@ -144,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self) -> None:
         scheduler, roster = self.stage.scheduler, self.stage.scheduler._roster
         decoding = {progress.request_id for progress in roster.running if progress.is_decoding}
-        was_under_way = [current.item for current in scheduler._encodes.under_way]
+        was_under_way = [(current.item, current.is_begun) for current in scheduler._encodes.under_way]
         self.in_flight = scheduler.schedule(self.stage.now)
         assert self.in_flight.has_work or not (scheduler.num_running or scheduler.num_waiting)
         max_rows, max_tokens, max_visual = self.limits
@@ -158,7 +158,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         out_of_time = {event.request_id for event in scheduler._news}
         assert left_out <= preempted | out_of_time
 
-    def _check_slices(self, before: list[MediaItem]) -> None:
+    def _check_slices(self, before: list[tuple[MediaItem, bool]]) -> None:
         """What is due first goes on, or a prefill does in its place, while somebody waits for it; two are under way at
         most."""
         under_way = self.stage.scheduler._encodes.under_way
@@ -171,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(current.item.key in wanted for current in under_way)
         gone = {job.item.key for job in self.in_flight.encodes if job.end == 1}
         gone |= {current.item.key for current in under_way} | set(self.in_flight.dropped_features)
-        assert all(item.key in gone for item in before)
+        assert all(item.key in gone for item, is_begun in before if is_begun)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()

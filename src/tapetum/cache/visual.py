@@ -198,10 +198,10 @@ class VisualCache:
         if self._is_exporting:
             self._exports[key.media_key] = None
 
-    def fail(self, key: FeatureKey) -> tuple[str, ...]:
+    def fail(self, key: FeatureKey, *, is_begun: bool = True) -> tuple[str, ...]:
         """Give up features -> the requests that were waiting for them.
 
-        They are dropped as well: the step may have failed after the encode.
+        Once a step may have begun to encode them they are dropped as well: it may have failed after the encode.
         """
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -210,7 +210,8 @@ class VisualCache:
         self._num_bytes -= entry.num_bytes
         self._parts.remove(key.media_key, entry.parts)
         self._end_loans(entry)
-        self._dropped.append(key.media_key)
+        if is_begun:
+            self._dropped.append(key.media_key)
         self._exports.pop(key.media_key, None)
         return tuple(entry.pins)
 

@@ -136,7 +136,8 @@ class Resumption:
         for node in used:
             if self._tiers.knows(node.name) is False:
                 self._traffic.leave(node)
-        self._tiers.use([node.name for node in used])
+        if used:
+            self._tiers.use([node.name for node in used])
 
     def _known(self, tiers: KvTiers, blocks: PromptBlocks) -> tuple[int, list[bytes], float]:
         """The run that the tiers may have: index of the first block, their names, seconds to compute them."""

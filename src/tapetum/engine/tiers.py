@@ -99,8 +99,7 @@ class Tiers:
 
     def use(self, kind: Kind, keys: Sequence[bytes]) -> None:
         """Count a use of entries that nobody has to load, as what they hold is still where it came from."""
-        if keys:
-            self._post(partial(self._transfers.begin_use, [Name(kind, key) for key in keys]))
+        self._post(partial(self._transfers.begin_use, [Name(kind, key) for key in keys]))
 
     def reject(self, found: Found) -> None:
         """An entry that is whole but not what it should be, such as one of another shape: count and remove it."""

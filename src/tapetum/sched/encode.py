@@ -35,6 +35,7 @@ class UnderWay:
     due_s: float
     account: str
     done: float = 0.0
+    is_begun: bool = False  # a slice of it was planned
 
     @property
     def item(self) -> MediaItem:
@@ -129,6 +130,7 @@ class EncodeDraft:
             seconds = max(slack - start_s, least)
             end = current.done + self._cost.encode_share(seconds, job.num_patches, job.squares)
             if end < 1 - _ROUNDING:
+                current.is_begun = True
                 self._add(job, current.done, end)
                 return
             self._end(current)

@@ -46,7 +46,7 @@ class Encodes:
         for current in self.under_way:
             key = self._visual.key_of(current.item)
             if not (self._visual.waiters(key) or self._roster.wants(current.item)):
-                self._visual.fail(key)
+                self._visual.fail(key, is_begun=current.is_begun)
                 self._lose(current.item.key)
                 self._forget(current)
 

@@ -62,8 +62,8 @@ class Writer:
         draft = Draft(budget, self._ledger, self._visual, self._cost, self._encodes.under_way, self._links)
         self._add_decodes(draft)
         has_waiting = bool(self._roster.waiting)
+        self._admit_first(draft, now)
         draft.speculate(step_seconds_limit(self._config), may_grow=not has_waiting)
-        self._admit_first(now)
         prefills = self._by_due()
         if prefills and not draft.lacks_picture(prefills[0]):
             draft.time.hurry(self.pace.limit(draft.time.decodes_s), prefills[0], now)
@@ -122,9 +122,9 @@ class Writer:
             if draft.has_room:
                 draft.add_prefill(progress, share=0.5 if is_shared else 1.0)
 
-    def _admit_first(self, now: float) -> None:
+    def _admit_first(self, draft: Draft, now: float) -> None:
         """Let text in that is due before all that prefills, so that it goes on before them from the start; and who
-        goes before it in turn."""
+        goes before it in turn. One that was preempted may lack nothing but its next token."""
         if not (self._has_seat and self._roster.waiting):
             return
         due_s = min((progress.due_s for progress in self._roster.running.prefills), default=inf)
@@ -133,7 +133,11 @@ class Writer:
         if hurried is None:
             return
         for progress in self._roster.turns.waiting():
-            if not (self._has_seat and self._let_in(progress, now)) or progress is hurried:
+            if not (self._has_seat and self._let_in(progress, now)):
+                break
+            if progress.is_decoding:
+                draft.add_decodes([progress])
+            if progress is hurried:
                 break
         self._roster.turns.begin(self._roster.running.prefills, now)
 
