@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tapetum import LLM, SamplingParams
+from tapetum.core.cost import CostModel
 from tapetum.core.plan import SampledToken
+from tapetum.engine import build
 from tapetum.engine.output import Delta
 from tapetum.runtime.sampler import Sampler
 from tapetum.runtime.verify import verify
@@ -152,9 +154,22 @@ def test_a_broken_position_behind_a_guess_is_left_to_the_next_step() -> None:
     assert not isinstance(verify(sampler, logits[1:], best[1:], ["a"], {}, {})["a"], tuple)
 
 
+class Settled(CostModel):
+    """Steps cost so much that guesses pay, whatever else this machine does."""
+
+    def __init__(self) -> None:
+        super().__init__(step=(1e-2, 1e-4, 0.0, 1e-4, 0.0))
+
+    def observe_step(self, *_: float) -> None: ...
+
+
 @pytest.fixture(scope="module")
 def llms() -> Iterator[dict[str, LLM]]:
-    made = {name: LLM(dtype="float32", speculate=name, threads=1) for name in ("off", "auto")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "profile", lambda *_: Settled())
+        patch.setattr(build.CostFile, "read", lambda _: None)
+        patch.setattr(build.CostFile, "write", lambda *_: None)
+        made = {name: LLM(dtype="float32", speculate=name, threads=1) for name in ("off", "auto")}
     yield made
     for llm in made.values():
         llm.close()
