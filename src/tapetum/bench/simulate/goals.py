@@ -84,24 +84,29 @@ def kept_of_accepted(coefficients: Coefficients, count: int, seed: int) -> float
 
 
 def ladder_ratio(coefficients: Coefficients, count: int, seed: int) -> float:
-    """Goodput of pictures and clips at three times what can be done, with the ladder of their sizes over without.
+    """Goodput at three times what can be done, with the ladder of picture sizes over without."""
+    with_ladder, without = _with_and_without_ladder(coefficients, count, seed)
+    return with_ladder.ours.num_good / max(without.ours.num_good, 1)
 
-    Text is kept out of the figure: three of five requests are text, which passes pictures and is good either way. The
-    target is what a picture takes on an idle device, a quarter of what is promised.
-    """
-    setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(), seed=seed)
-    trace, _ = draw(PRESETS["overload"], setup, count)
-    setup = keeping(setup, trace)
-    target_s = Prompts(coefficients).unloaded(PICTURE).ttft_s
+
+def ladder_ratio_of_pictures(coefficients: Coefficients, count: int, seed: int) -> float:
+    """The same of requests with pictures or clips: text passes them, and is good either way."""
     with_ladder, without = (
-        num_good_with_media(study("overload", trace, replace(setup, schedule=schedule), has_baseline=False))
-        for schedule in (replace(setup.schedule, quality_ladder_s=target_s), setup.schedule)
+        sum(kind.num_good for kind in found.ours.kinds if kind.name != TEXT.name)
+        for found in _with_and_without_ladder(coefficients, count, seed)
     )
     return with_ladder / max(without, 1)
 
 
-def num_good_with_media(found: Study) -> int:
-    return sum(kind.num_good for kind in found.ours.kinds if kind.name != TEXT.name)
+def _with_and_without_ladder(coefficients: Coefficients, count: int, seed: int) -> tuple[Study, Study]:
+    """The target is what a picture takes on an idle device, a quarter of what is promised."""
+    setup = Setup(coefficients=coefficients, schedule=ScheduleConfig(), seed=seed)
+    trace, _ = draw(PRESETS["overload"], setup, count)
+    setup = keeping(setup, trace)
+    target_s = Prompts(coefficients).unloaded(PICTURE).ttft_s
+    laddered = replace(setup, schedule=replace(setup.schedule, quality_ladder_s=target_s))
+    with_ladder = study("overload", trace, laddered, has_baseline=False)
+    return with_ladder, study("overload", trace, setup, has_baseline=False)
 
 
 def small_share(coefficients: Coefficients, count: int, seed: int) -> float:
@@ -157,8 +162,15 @@ GOALS: Mapping[str, Goal] = {
         ),
         Goal(
             name="ladder",
-            what="goodput of pictures at three times what can be done, with the ladder over without",
+            what="goodput at three times what can be done, with the ladder over without",
             figure=ladder_ratio,
+            must=1.5,
+            aim=2.0,
+        ),
+        Goal(
+            name="ladder-pictures",
+            what="the same of requests with pictures or clips",
+            figure=ladder_ratio_of_pictures,
             must=1.5,
             aim=2.0,
         ),
