@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tapetum.assets import MODEL_DIR
 from tapetum.core.config import CacheConfig, EngineConfig, ServerConfig
 from tapetum.core.model import ModelFacts
 from tapetum.core.plan import BatchPlan, SampledToken, StepResult
@@ -39,7 +40,7 @@ FACTS = ModelFacts(
     model_type="qwen2_vl",
     dtype="float32",
     device="cpu",
-    vocab_size=1024,
+    vocab_size=json.loads((MODEL_DIR / "config.json").read_text())["vocab_size"],
     max_model_len=8192,
     num_blocks=4096,
     block_size=16,

@@ -23,7 +23,7 @@ def main() -> int:
     print(
         f"{MODEL_DIR.name} loaded in {time.perf_counter() - started:.1f} s ({llm.facts.device}, {llm.facts.dtype})"
     )
-    print("It is a preview: depending on the task, 22 to 66 of 100 answers are right in full.\n")
+    print(f"How often it is right, and in what: {os.path.relpath(MODEL_DIR / 'MODEL_CARD.md')}\n")
     num_empty = 0
     for name in PICTURES:
         picture, question = SAMPLES_DIR / name, samples[name]["question"]

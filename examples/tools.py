@@ -4,7 +4,7 @@ Start `.venv/bin/tapetum serve`, then `.venv/bin/python examples/tools.py PICTUR
 client: `.venv/bin/python -m pip install openai`.
 
 The model sees the picture, asks for exchange rates if it wants them, and gets what the function says. The bundled
-preview model has not been taught to call functions; others such as Qwen2.5-VL have.
+model has not been taught to call functions; others such as Qwen2.5-VL have.
 """
 
 from __future__ import annotations

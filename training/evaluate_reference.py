@@ -19,7 +19,7 @@ from tqdm import tqdm
 from transformers import AutoImageProcessor, AutoTokenizer, Qwen2VLForConditionalGeneration
 
 from tapetum.assets import MODEL_DIR
-from tapetum.evaluate import FIRST_SEEDS, SAMPLING, TASKS, Report, draw_cases, score
+from tapetum.evaluate import ALL_TASKS, SAMPLING, Case, Report, draw_cases, score
 from training.generator.canvas import CELL
 from training.patches import clip_patches
 
@@ -35,14 +35,12 @@ class Reference:
         self.model = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
 
     @torch.no_grad()
-    def ask(
-        self, question: str, images: Sequence[Image.Image] = (), video: Sequence[Image.Image] = ()
-    ) -> str:
-        """The greedy answer to a question after pictures or after the frames of a clip."""
-        media = [{"type": "image"}] * len(images) + [{"type": "video"}] * bool(video)
-        messages = [{"role": "user", "content": [*media, {"type": "text", "text": question}]}]
+    def ask(self, case: Case) -> str:
+        """The greedy answer to a question after pictures or the frames of a clip, perhaps after earlier turns."""
+        video = case.images if case.task == "clip" else ()
+        images = () if video else case.images
         prompt = str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[arg-type]
+            self.tokenizer.apply_chat_template(case.messages, tokenize=False, add_generation_prompt=True)  # type: ignore[arg-type]
         )
         inputs: dict[str, Tensor] = {}
         if images:
@@ -83,12 +81,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Evaluate a checkpoint through transformers.")
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--n", type=int, default=100, help="questions of each task")
-    parser.add_argument("--tasks", default=",".join(TASKS), help=f"of {', '.join(FIRST_SEEDS)}")
+    parser.add_argument("--tasks", default=",".join(ALL_TASKS), help="with commas between")
     options = parser.parse_args()
     reference, answers = Reference(options.model), []
-    for case in tqdm(list(draw_cases(options.tasks.split(","), options.n))):
-        shown = {"video": case.images} if case.task == "clip" else {"images": case.images}
-        answers.append(score(case, reference.ask(case.question, **shown)))
+    tasks = options.tasks.split(",")
+    for case in tqdm(draw_cases(tasks, options.n), total=options.n * len(tasks)):
+        answers.append(score(case, reference.ask(case)))
     print(Report(tuple(answers)).table())
 
 

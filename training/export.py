@@ -18,13 +18,14 @@ from torch import Tensor
 
 from tapetum.assets import MODEL_DIR
 from training.network import NetworkConfig
-from training.patches import MAX_PIXELS, MEAN, MIN_PIXELS, STD
+from training.patches import MAX_PIXELS, MAX_PIXELS_OF_FRAME, MEAN, MIN_PIXELS, STD
 from training.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 MAX_LENGTH = 2048  # tokens
 MAX_NEW_TOKENS = 96
 Json = dict[str, object]
 
+# Pictures and clips of a message come before its text, wherever the request has them: so the model was trained.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -32,8 +33,9 @@ CHAT_TEMPLATE = (
     "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
     "<|vision_start|><|image_pad|><|vision_end|>"
     "{% elif content['type'] == 'video' or 'video' in content %}"
-    "<|vision_start|><|video_pad|><|vision_end|>"
-    "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|vision_start|><|video_pad|><|vision_end|>{% endif %}{% endfor %}"
+    "{% for content in message['content'] %}"
+    "{% if 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -50,9 +52,9 @@ def export(state: Mapping[str, Tensor], tokenizer_path: Path, folder: Path, conf
     ids = tokenizer.special
     _write(folder / "config.json", _model_config(config, ids))
     _write(folder / "generation_config.json", _generation_config(ids))
-    image, video = _processor("image"), _processor("video") | {"do_sample_frames": False}
+    image, video = _processor("image", MAX_PIXELS), _processor("video", MAX_PIXELS_OF_FRAME)
     _write(folder / "preprocessor_config.json", image)
-    _write(folder / "video_preprocessor_config.json", video)
+    _write(folder / "video_preprocessor_config.json", video | {"do_sample_frames": False})
     _write_tokenizer(folder, tokenizer)
 
 
@@ -123,11 +125,11 @@ def _generation_config(ids: dict[str, int]) -> Json:
     }
 
 
-def _processor(kind: str) -> Json:
+def _processor(kind: str, max_pixels: int) -> Json:
     return {
         "min_pixels": MIN_PIXELS,
-        "max_pixels": MAX_PIXELS,
-        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+        "max_pixels": max_pixels,
+        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": max_pixels},
         "patch_size": 14,
         "temporal_patch_size": 2,
         "merge_size": 2,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from training.generator import MAX_CELLS
+from training.generator import MAX_CELLS, MAX_CELLS_OF_SEVERAL
 from training.generator.canvas import CELL
 
 PATCH = 14  # pixels per side; 2 x 2 patches make a cell
-MIN_PIXELS, MAX_PIXELS = 112 * 112, MAX_CELLS * CELL * CELL
+MIN_PIXELS, MAX_PIXELS = 5 * 4 * CELL * CELL, MAX_CELLS * CELL * CELL
+MAX_PIXELS_OF_FRAME = MAX_CELLS_OF_SEVERAL * CELL * CELL
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
@@ -20,32 +21,11 @@ from tapetum.engine.llm import LLM
 from tapetum.evaluate import SAMPLING, TASKS, Answer, draw_cases, evaluate
 from training.generator import make
 
-MAX_PNG_BYTES = 24_000  # noisy pictures above this become JPEG
 MAX_BYTES = 34_000
-RIGHT = "text text receipt receipt table table form chart chart shapes shapes shapes"
-WRONG = "text table chart shapes"
-# Kinds of questions that show something: not yes or no, not how many.
-TELLING = frozenset(
-    (
-        "read",
-        "line",
-        "word",
-        "kind",
-        "total",
-        "price",
-        "cell",
-        "which",
-        "field",
-        "value",
-        "high",
-        "desc",
-        "color",
-        "shape",
-        "store",
-        "date",
-        "where",
-    )
-)
+RIGHT = [task for task in ("text", "receipt", "table", "form", "chart", "shapes") for _ in range(2)]
+NUM_WRONG = 4
+DULL = frozenset(("yesno", "count", "neg", "type"))  # kinds of questions whose answers show little
+JPEG_TASKS = frozenset(("receipt", "table"))  # what is photographed or scanned; the others are PNG
 Row = dict[str, object]
 
 
@@ -56,7 +36,7 @@ def choose(llm: LLM, answers: Sequence[Answer], tasks: Sequence[str], folder: Pa
     for task in tasks:
         for answer in _candidates(answers, task, used):
             stem = folder / f"{prefix}-{len(rows) + 1:02d}-{task}"
-            path = _save(make(answer.seed, task).images[0], stem)
+            path = _save(make(answer.seed, task).images[0], stem, task)
             got = _ask(llm, path, answer.question)
             is_right = got.strip() == answer.expected
             if path.stat().st_size <= MAX_BYTES and is_right == answer.is_right:
@@ -67,19 +47,27 @@ def choose(llm: LLM, answers: Sequence[Answer], tasks: Sequence[str], folder: Pa
     return rows
 
 
+def tasks_of(wrong: Sequence[Answer]) -> list[str]:
+    """Which tasks the wrong pictures are of: those with wrong answers, and these again where they are few."""
+    found = [
+        task for task in TASKS if any(answer.task == task and answer.kind not in DULL for answer in wrong)
+    ]
+    return list(islice(cycle(found), NUM_WRONG))
+
+
 def _candidates(answers: Sequence[Answer], task: str, used: set[tuple[str, str]]) -> Iterator[Answer]:
     for answer in answers:
-        if answer.task == task and answer.kind in TELLING and (task, answer.kind) not in used:
+        if answer.task == task and answer.kind not in DULL and (task, answer.kind) not in used:
             yield answer
 
 
-def _save(image: Image.Image, stem: Path) -> Path:
-    path = stem.with_suffix(".png")
-    image.save(path, optimize=True)
-    if path.stat().st_size > MAX_PNG_BYTES:
-        path.unlink()
+def _save(image: Image.Image, stem: Path, task: str) -> Path:
+    if task in JPEG_TASKS:
         path = stem.with_suffix(".jpg")
         image.save(path, quality=85)
+    else:
+        path = stem.with_suffix(".png")
+        image.save(path, optimize=True)
     return path
 
 
@@ -113,8 +101,8 @@ def main() -> None:
         report = evaluate(llm, draw_cases(TASKS, options.n), total=options.n * len(TASKS))
         answers = Random(5).sample(report.answers, len(report.answers))
         right, wrong = ([a for a in answers if a.is_right is wanted] for wanted in (True, False))
-        rows = choose(llm, right, RIGHT.split(), options.out, "ok")
-        rows += choose(llm, wrong, WRONG.split(), options.out, "wrong")
+        rows = choose(llm, right, RIGHT, options.out, "ok")
+        rows += choose(llm, wrong, tasks_of(wrong), options.out, "wrong")
     text = json.dumps(rows, indent=1, ensure_ascii=False)
     (options.out / "samples.json").write_text(text + "\n", encoding="utf-8")
 

@@ -1,9 +1,9 @@
-"""The tokenizer of tapetum-mini: byte-level BPE of 1,010 entries, digits one by one, and 14 special tokens.
+"""The tokenizer of tapetum-mini: byte-level BPE, digits one by one, and 14 special tokens.
 
     python -m training.tokenizer tokenizer.json
 
-builds one from the questions of the generator. Names, wares and cities are left out of its text, so that they stay
-in pieces and the model must read them letter by letter.
+builds one from the questions of the generator and the known words, each of which becomes one token with and without
+a space before it: what is read in one glance is said in one token. All other print is answered letter by letter.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from training.conversation import ENGLISH, SYSTEM_PROMPTS, TALK
 from training.generator import draw, pick
-from training.generator.vocabulary import CITIES, COUNTRIES, ITEMS, NAMES, STORE_KINDS, STORES
+from training.generator.vocabulary import known_words
 
-VOCAB_SIZE = 1024
+VOCAB_SIZE = 2896
+_REPEATS = 200  # of each known word: every one must become a token
 FIRST_SEED = 10**9
 SPECIAL_TOKENS = [
     "<|endoftext|>",
@@ -43,27 +44,8 @@ _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Kinds of questions whose answers are sentences of the model, not text printed in the picture.
-_SPOKEN = frozenset(
-    (
-        "color",
-        "where",
-        "shape",
-        "yesno",
-        "desc",
-        "neg",
-        "type",
-        "same",
-        "more",
-        "direction",
-        "extreme",
-        "big",
-        "rel",
-        "bg",
-        "cmp",
-        "bycolor",
-    )
-)
+# A word with the space before it, or any one character.
+_PIECE = re.compile(r" ?[A-Za-z]+|.", re.DOTALL)
 
 
 class Tokenizer:
@@ -77,6 +59,26 @@ class Tokenizer:
     def encode(self, text: str) -> Encoding:
         """Ids with their offsets in the text."""
         return self.fast.encode(text, add_special_tokens=False)
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and offsets of a printed text: known words whole, all else character by character."""
+        token_ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for match in _PIECE.finditer(text):
+            ids = self.ids(match[0])
+            if len(ids) == 1:
+                token_ids.append(ids[0])
+                offsets.append(match.span())
+                continue
+            for i in range(*match.span()):
+                ids = self.ids(text[i])
+                token_ids.extend(ids)
+                offsets.extend([(i, i + 1)] * len(ids))
+        return token_ids, offsets
+
+    def word(self, text: str) -> int:
+        """The first token of a known word: all of it, unless it has digits."""
+        return self.ids(text)[-1] if text.strip()[-1:].isdigit() else self.ids(text)[0]
 
     def _id(self, token: str) -> int:
         token_id = self.fast.token_to_id(token)
@@ -113,23 +115,20 @@ def build_tokenizer(path: Path, num_samples: int = 1500) -> None:
 
 
 def _lines(num_samples: int) -> list[str]:
-    content = {word for pool in (ITEMS, NAMES, CITIES, COUNTRIES, STORES, STORE_KINDS) for word in pool}
-    content |= {item.upper() for item in ITEMS}
-    lines = []
+    lines = [text for word in known_words() for text in [word, f" {word}"] * _REPEATS]
     for seed in range(FIRST_SEED, FIRST_SEED + num_samples):
         for question in draw(seed, *pick(seed)).questions:
-            lines.append(_without(content, re.sub(r'"[^"]*"', '""', question.text)))
-            if question.kind in _SPOKEN:
-                lines.append(_without(content, question.answer))
+            lines.append(_without_figures(question.text))
+            if question.how != "print":
+                lines.append(_without_figures(question.answer))
             lines.append("user\nassistant\nsystem\n")
     lines += [text for pair in TALK for text in pair] * 10
     return lines + SYSTEM_PROMPTS * 20 + ENGLISH * 8
 
 
-def _without(content: set[str], text: str) -> str:
-    """The text less figures and what pictures show."""
-    words = re.sub(r"[0-9$€£,.%]+", " ", text).split(" ")
-    return " ".join(word for word in words if word.strip("?.,") not in content)
+def _without_figures(text: str) -> str:
+    """The text less figures and what is quoted."""
+    return re.sub(r"[0-9$€£,.%]+", " ", re.sub(r'"[^"]*"', '""', text))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tapetum.engine.llm import LLM as LLM
     from tapetum.engine.service import AsyncEngine as AsyncEngine
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 __all__ = ["LLM", "AsyncEngine", "EngineConfig", "SamplingParams", "__version__"]
 
 _HOMES = {

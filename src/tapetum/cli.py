@@ -130,21 +130,37 @@ def serve(model_argument: str | None, **options: object) -> None:
 @option(
     "--tasks", "tasks", help="Names with commas between; default: all that the bundled model was trained on."
 )
+@option(
+    "--condition",
+    "conditions",
+    default="clean",
+    show_default=True,
+    help="Of clean, jpeg, blur, rotate and fonts, with commas between: a table for each.",
+)
+@option(
+    "--fonts",
+    "fonts",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of the faces that condition fonts draws with.",
+)
 @option("--json", "json_path", type=click.Path(dir_okay=False), help="Write figures and wrong answers here.")
 def evaluate(
     model_argument: str | None,
     dtype: str,
     n: int,
     tasks: str | None,
+    conditions: str,
+    fonts: str | None,
     json_path: str | None,
     **options: object,
 ) -> None:
     """Measure how often a model answers drawn questions exactly."""
-    from tapetum.evaluate import TASKS
+    from tapetum.evaluate import ALL_TASKS
     from tapetum.evaluate import run as run_evaluation
 
-    names = TASKS if tasks is None else tuple(name.strip() for name in tasks.split(","))
-    run_evaluation(one_model(model_argument, options), n, names, dtype, json_path)
+    names = ALL_TASKS if tasks is None else _names(tasks)
+    model = one_model(model_argument, options)
+    run_evaluation(model, n, names, dtype, json_path, _names(conditions), fonts)
 
 
 main.add_command(bench)
@@ -152,6 +168,10 @@ main.add_command(chat)
 main.add_command(doctor)
 main.add_command(plan)
 main.add_command(run_batch)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _split_words(words: Sequence[str], options: dict[str, object]) -> tuple[str | None, list[Path], str]:

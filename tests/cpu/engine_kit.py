@@ -22,9 +22,9 @@ from tapetum.engine.front import Front
 from tapetum.engine.output import Delta
 from tapetum.engine.prompts import Terms
 from tapetum.engine.tiers import Tiers
+from tests.mini import EOS, VOCAB_SIZE
 from tests.scripted import ScriptedExecutor
 
-EOS = 1012
 STEP_S = 0.01
 BLOCK_SIZE = 16
 KV_BYTES = 64  # of a token
@@ -105,7 +105,7 @@ def facts(num_blocks: int = 256, max_model_len: int = 2048) -> ModelFacts:
         model_type="qwen2_vl",
         dtype="float32",
         device="cpu",
-        vocab_size=1024,
+        vocab_size=VOCAB_SIZE,
         max_model_len=max_model_len,
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,

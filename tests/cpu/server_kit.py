@@ -23,13 +23,13 @@ from tapetum.engine.files import ModelFiles
 from tapetum.engine.service import AsyncEngine
 from tapetum.server.run import uvicorn_config
 from tapetum.server.serving import Serving
+from tests.mini import EOS, VOCAB_SIZE
 
-EOS = 1012
 FACTS = ModelFacts(
     model_type="qwen2_vl",
     dtype="float32",
     device="cpu",
-    vocab_size=1024,
+    vocab_size=VOCAB_SIZE,
     max_model_len=2048,
     num_blocks=256,
     block_size=16,

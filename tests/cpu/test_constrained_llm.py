@@ -12,6 +12,7 @@ import pytest
 from tapetum import LLM, SamplingParams
 from tapetum.core.errors import InvalidParameter
 from tapetum.core.request import Grammar
+from tests.mini import VOCAB_SIZE
 
 EXACT = {"dtype": "float32", "threads": 1, "kv_cache_bytes": 32 << 20}
 SCHEMA = {
@@ -43,6 +44,7 @@ ASKED: Mapping[str, dict[str, object]] = {
     "Is it?": {"grammar": Grammar(kind="choice", source='["yes", "no", "it depends"]'), "temperature": 0.0},
     "Say something.": {"temperature": 0.0, "max_tokens": 12},
     "Say more.": {"temperature": 0.0, "min_tokens": 14, "max_tokens": 16},
+    **{f"Say all of it, {name}.": {"temperature": 0.0, "min_tokens": 60, "max_tokens": 64} for name in "abc"},
 }
 
 
@@ -77,7 +79,12 @@ def test_every_answer_is_of_the_form_that_was_asked_for(alone) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_num_batched_tokens": 32}, {"kv_cache_bytes": 1 << 20, "max_model_len": 160}],
+    [
+        {},
+        {"max_num_batched_tokens": 32},
+        # as many at once as there is room for, however slow the machine is, and none quickly over by guesses
+        {"kv_cache_bytes": 1 << 20, "max_model_len": 160, "schedule": "throughput", "speculate": "off"},
+    ],
     ids=["together", "chunked", "preempted"],
 )
 def test_answers_are_the_same_however_they_are_computed(alone, options: dict[str, object]) -> None:
@@ -99,7 +106,7 @@ def test_a_bias_moves_the_answer_and_a_bad_one_is_refused() -> None:
         )
         assert first not in pushed.outputs[0].token_ids
         assert list(pulled.outputs[0].token_ids) == [500] * 3
-        with pytest.raises(InvalidParameter, match="logit_bias holds 1024"):
-            llm.generate("One two", SamplingParams(logit_bias={1024: 1}))
+        with pytest.raises(InvalidParameter, match=f"logit_bias holds {VOCAB_SIZE}"):
+            llm.generate("One two", SamplingParams(logit_bias={VOCAB_SIZE: 1}))
         with pytest.raises(InvalidParameter, match="min_tokens is 400, more than max_tokens, which is 96"):
             llm.generate("One two", SamplingParams(min_tokens=400))

@@ -14,6 +14,7 @@ from tapetum import LLM
 from tapetum.assets import MODEL_DIR
 from tapetum.cli import main
 from tests.gguf_files import smollm_file
+from tests.mini import CONFIG
 
 
 def tapetum(*words: str) -> Result:
@@ -31,7 +32,13 @@ def test_the_bundled_model_is_well() -> None:
     assert (found["model"], found["model_type"], found["problem"]) == ("tapetum-mini", "qwen2_vl", "")
     assert list(found["parameters"]) == ["vision tower", "projector", "embedding", "decoder"]
     assert 2 * sum(found["parameters"].values()) < found["bytes"]["weights"]  # what meets raw pixels is wider
-    assert found["vision_tower"] == {"depth": 4, "width": 192, "num_heads": 4, "patch_size": 14}
+    vision = CONFIG["vision_config"]
+    assert found["vision_tower"] == {
+        "depth": vision["depth"],
+        "width": vision["embed_dim"],
+        "num_heads": vision["num_heads"],
+        "patch_size": vision["patch_size"],
+    }
     tensors = found["tensors"]
     assert (tensors["missing"], tensors["unknown"], tensors["misshapen"], tensors["unreadable"]) == ([],) * 4
     assert found["text"]["end_tokens"] == ["<|endoftext|>", "<|im_end|>"]

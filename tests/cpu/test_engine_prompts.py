@@ -27,11 +27,16 @@ from tapetum.core.request import SamplingParams
 from tapetum.engine.defaults import GenerationDefaults
 from tapetum.engine.prompts import Loads, PromptBuilder, PromptLimits, Terms
 from tapetum.media.ingest import Ingest
-from tests.cpu.engine_kit import EOS, files, picture
+from tests.cpu.engine_kit import files, picture
+from tests.mini import END_OF_TEXT, EOS, VOCAB_SIZE
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 TERMS = Terms(request_id="r", arrival_s=1.5)
+BOUNDS = {
+    "min_pixels": 16 * 28**2,
+    "max_pixels": 80 * 28**2,
+}  # of 16 to 80 visual tokens, whatever the model takes
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def build(builder, prompt, **sampling):
 
 
 def test_a_chat_with_pictures_is_the_prompt_of_the_reference(builder):
-    names = ["ok-01-text.png", "ok-03-receipt.jpg", "ok-08-chart.png"]
+    names = ["ok-01-text.png", "ok-03-receipt.jpg", "ok-09-chart.png"]
     pictures = [Image.open(SAMPLES_DIR / name).convert("RGB") for name in names]
     parts = [MediaPart(kind="image", source=SAMPLES_DIR / name, is_trusted=True) for name in names]
     request = build(builder, chat("First ", parts[0], parts[1], " and\n", parts[2], "?"))
@@ -246,9 +251,9 @@ def test_defaults_of_the_bundled_model_apply(builder):
     request = build(builder, TextInput(prompt="hi"))
     assert request.sampling.temperature == 0
     assert request.max_tokens == 96
-    assert request.stop_token_ids == {EOS, 1010}
+    assert request.stop_token_ids == {EOS, END_OF_TEXT}
     assert build(builder, TextInput(prompt="hi"), ignore_eos=True, stop_token_ids=[7]).stop_token_ids == {7}
-    assert build(builder, TextInput(prompt="hi"), stop_token_ids=[7]).stop_token_ids == {7, EOS, 1010}
+    assert build(builder, TextInput(prompt="hi"), stop_token_ids=[7]).stop_token_ids == {7, EOS, END_OF_TEXT}
 
 
 def test_max_tokens_fits_the_context_or_is_refused(ingest):
@@ -263,7 +268,7 @@ def test_max_tokens_fits_the_context_or_is_refused(ingest):
         build(builder, prompt, max_tokens=11)
 
 
-@pytest.mark.parametrize("token_id", [-1, 1024])
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE])
 def test_stop_tokens_must_be_tokens(builder, token_id):
     with pytest.raises(InvalidParameter, match="stop_token_ids holds") as caught:
         build(builder, TextInput(prompt="hi"), stop_token_ids=[token_id])
@@ -329,7 +334,8 @@ def test_a_picture_in_bytes_is_the_same_picture(builder):
 
 
 def image(width: int, height: int, seed: int = 0, **options) -> MediaPart:
-    return replace(picture(seed, width, height), options=options)
+    """Within the bounds, unless it is given options of its own."""
+    return replace(picture(seed, width, height), options=options or BOUNDS)
 
 
 def visual_tokens(request) -> list[int]:
@@ -420,14 +426,14 @@ def in_png(width: int, height: int, seed: int) -> MediaPart:
     out = BytesIO()
     noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     Image.fromarray(noise).save(out, "PNG")
-    return MediaPart(kind="image", source=out.getvalue())
+    return MediaPart(kind="image", source=out.getvalue(), options=BOUNDS)
 
 
 def test_a_plan_is_what_build_makes(builder):
     parts = [
         in_png(400, 300, 31),
         in_png(60, 200, 32),
-        MediaPart(kind="video", source=[picture(1).source] * 3),
+        MediaPart(kind="video", source=[picture(1).source] * 3, options=BOUNDS),
     ]
     for prompt in (chat("Look: ", *parts, "?"), budgeted(75, *parts), chat("no picture")):
         plan = builder.plan(prompt, SamplingParams(), tenant="t")

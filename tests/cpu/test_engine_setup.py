@@ -16,6 +16,7 @@ from tapetum.engine.find import find_model
 from tapetum.engine.options import config_from
 from tapetum.engine.profile import profile
 from tapetum.runtime.executor import load_executor
+from tests.mini import LEAST_TOKENS
 
 
 def test_options_find_their_records():
@@ -117,18 +118,18 @@ def execute_again(execute, executor, plan, steps) -> float:
     return result.forward_s
 
 
-@pytest.mark.parametrize("max_model_len", [2, 3, 17, 18, 100])
+@pytest.mark.parametrize("max_model_len", [2, 3, LEAST_TOKENS + 1, LEAST_TOKENS + 2, 100])
 @pytest.mark.parametrize("max_num_batched_tokens", [1, 17])
 def test_the_profile_stays_within_small_limits(max_model_len, max_num_batched_tokens):
     config = EngineConfig(
         model=ModelConfig(dtype="float32", max_model_len=max_model_len),
         device=DeviceConfig(threads=1),
         schedule=ScheduleConfig(
-            max_num_seqs=9, max_num_batched_tokens=max_num_batched_tokens, encoder_budget_tokens=20
+            max_num_seqs=9,
+            max_num_batched_tokens=max_num_batched_tokens,
+            encoder_budget_tokens=LEAST_TOKENS + 4,
         ),
-        media=MediaConfig(
-            limit_per_prompt=0 if max_model_len < 18 else 1
-        ),  # 16 tokens are the least of a picture
+        media=MediaConfig(limit_per_prompt=0 if max_model_len < LEAST_TOKENS + 2 else 1),
     )
     executor = load_executor(MODEL_DIR, config)
     plans = []
@@ -141,7 +142,9 @@ def test_the_profile_stays_within_small_limits(max_model_len, max_num_batched_to
         assert sum(row.length for row in plan.rows) <= max_num_batched_tokens
         assert len(plan.rows) <= 9
         assert all(row.end < max_model_len for row in plan.rows)
-        assert all(job.item.geometry.num_tokens <= min(20, max_model_len) for job in plan.encodes)
+        assert all(
+            job.item.geometry.num_tokens <= min(LEAST_TOKENS + 4, max_model_len) for job in plan.encodes
+        )
 
 
 def test_an_engine_with_the_smallest_context_answers():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +43,11 @@ from tapetum.runtime.memory import (
 )
 from tapetum.runtime.store import KVStore
 from tests.checkpoints import write_checkpoint
+from tests.mini import CONFIG, IMAGE_TOKEN, KV_VALUES, LEAST_TOKENS, MAX_MODEL_LEN
 
 CPU = torch.device("cpu")
-PICTURE_TOKEN = 1022
+LEAST_BYTES = LEAST_TOKENS * CONFIG["hidden_size"] * 4  # of the features of the smallest picture
+LEAST_GIB = ceil(LEAST_BYTES / GIB * 1e6) / 1e6
 
 
 def make_config(**model: object) -> EngineConfig:
@@ -76,7 +79,7 @@ def make_item(name: str, *, width: int = 588) -> MediaItem:
 
 
 def make_request(name: str, item: MediaItem | None = None) -> Request:
-    token_ids = (11, 12, 13) if item is None else (11, *(PICTURE_TOKEN,) * 4, 13)
+    token_ids = (11, 12, 13) if item is None else (11, *(IMAGE_TOKEN,) * 4, 13)
     spans = () if item is None else (Span(start=1, end=5, item=item, placement=(1, 2, 2)),)
     positions = np.tile(np.arange(len(token_ids)), (3, 1))
     prompt = Prompt(token_ids=token_ids, spans=spans, position_ids=positions, position_delta=0)
@@ -142,8 +145,8 @@ def test_a_row_with_features_from_an_earlier_step(executor: LocalExecutor) -> No
 
 def test_facts_name_dtype_sizes_and_identity(executor: LocalExecutor) -> None:
     facts = executor.facts
-    assert facts.kv_bytes_per_token == 2 * 6 * 4 * 32 * 4
-    assert facts.feature_bytes_per_token == 256 * 4
+    assert facts.kv_bytes_per_token == KV_VALUES * 4
+    assert facts.feature_bytes_per_token == CONFIG["hidden_size"] * 4
     half = load_executor(MODEL_DIR, EngineConfig(model=ModelConfig(dtype="bfloat16")))
     assert half.facts.weights_fingerprint != facts.weights_fingerprint
     assert half.facts.encoder_fingerprint != facts.encoder_fingerprint
@@ -162,7 +165,7 @@ def test_the_pool_holds_at_least_one_longest_request() -> None:
     enough = dataclasses.replace(
         config, cache=CacheConfig(block_size=16, kv_cache_bytes=int(float(remedy[1]) * 1024**3))
     )
-    assert load_executor(MODEL_DIR, enough).facts.num_blocks >= 2048 // 16
+    assert load_executor(MODEL_DIR, enough).facts.num_blocks >= MAX_MODEL_LEN // 16
 
 
 @pytest.mark.parametrize("kv_cache_bytes", [None, 10**15])
@@ -251,11 +254,11 @@ def test_kv_that_leaves_no_room_for_a_step_is_refused_with_numbers() -> None:
     [
         (
             {"cache": CacheConfig(feature_cache_bytes=1000)},
-            r"16 visual tokens with 16384 bytes.*at least 0.000016",
+            rf"{LEAST_TOKENS} visual tokens with {LEAST_BYTES} bytes.*at least {LEAST_GIB:.6f}",
         ),
         (
             {"model": ModelConfig(dtype="float32", max_model_len=16)},
-            "--max-model-len is 16; give at least 18",
+            f"--max-model-len is 16; give at least {LEAST_TOKENS + 2}",
         ),
     ],
 )
@@ -324,8 +327,8 @@ def test_a_picture_does_not_keep_its_batch_in_memory(executor: LocalExecutor) ->
 
 
 def test_a_context_longer_than_the_checkpoint_allows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="made for at most 2048"):
-        load_executor(MODEL_DIR, make_config(max_model_len=4096))
+    with pytest.raises(ConfigError, match=f"made for at most {MAX_MODEL_LEN}"):
+        load_executor(MODEL_DIR, make_config(max_model_len=2 * MAX_MODEL_LEN))
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "meta", *([] if torch.cuda.is_available() else ["cuda"])])

@@ -17,16 +17,21 @@ from tapetum.assets import SAMPLES_DIR
 from tapetum.core.errors import EngineDead, EngineError, InvalidParameter, MediaError, PromptTooLong
 from tapetum.engine import batch
 from tapetum.engine.inputs import chat_input
+from tests.mini import CELL, KV_VALUES, MAX_PIXELS
 from tests.pure.clips import avi, jpeg
 
 SAMPLES = json.loads((SAMPLES_DIR / "samples.json").read_text())
 OK = [sample for sample in SAMPLES if sample["image"].startswith("ok-")]
 EXACT = {"dtype": "float32", "threads": 1, "kv_cache_bytes": 64 << 20}
+SMALL = {"max_pixels": 80 * CELL**2}  # so that several pictures find room in a short context
 
 
-def user(*content) -> dict[str, object]:
+def user(*content, **options) -> dict[str, object]:
+    """Texts are strings, all else is a picture with these options."""
     parts = [
-        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "image": part, **options}
         for part in content
     ]
     return {"role": "user", "content": parts}
@@ -42,17 +47,21 @@ def crop(number: int, box: tuple[int, int, int, int]) -> Image.Image:
 
 CLIP = {"type": "video", "video": [crop(9, (0, 0, 112, 112)).rotate(turn) for turn in (0, 20, 40, 60)]}
 CHATS = [
-    [user(path(0), SAMPLES[0]["question"])],
+    [user(path(0), SAMPLES[0]["question"], **SMALL)],
     [user("Hello, who are you?")],
-    [user(path(2), path(6), "What do both say?")],
+    [user(path(2), path(6), "What do both say?", **SMALL)],
     [
-        user(path(8), SAMPLES[8]["question"]),
+        user(path(8), SAMPLES[8]["question"], **SMALL),
         {"role": "assistant", "content": "I see."},
         user("And the rest?"),
     ],
     [{"role": "user", "content": [CLIP, {"type": "text", "text": "What happens?"}]}],
     [user(crop(3, (0, 0, 160, 20)), "Read the line.")],
-    [user(path(2), path(6), "What do both say?"), {"role": "assistant", "content": "No."}, user("Why?")],
+    [
+        user(path(2), path(6), "What do both say?", **SMALL),
+        {"role": "assistant", "content": "No."},
+        user("Why?"),
+    ],
     [user(crop(4, (20, 20, 62, 62)), "List the colours of the things that you see, one after the other.")],
 ]
 LONG_GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -69,6 +78,12 @@ def alone() -> list[str]:
     """Every chat answered by itself, nothing reused, nothing cut."""
     with LLM(**EXACT, enable_prefix_caching=False, max_num_batched_tokens=4096) as llm:
         return [llm.chat(chat, LONG_GREEDY)[0].outputs[0].text for chat in CHATS]
+
+
+@pytest.fixture(scope="module")
+def said(llm) -> list[str]:
+    """What it answers to the samples, whatever that is."""
+    return texts(llm.chat([[user(SAMPLES_DIR / sample["image"], sample["question"])] for sample in OK]))
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +138,11 @@ def test_in_chunks_as_whole(alone, size, has_cache):
 @pytest.mark.parametrize("has_cache", [False, True])
 def test_preempted_as_not(alone, has_cache):
     # as many at once as there is room for, however slow the machine is
-    options = EXACT | {"kv_cache_bytes": 24 * 16 * 6144, "max_model_len": 384, "schedule": "throughput"}
+    options = EXACT | {
+        "kv_cache_bytes": 24 * 16 * KV_VALUES * 4,
+        "max_model_len": 384,
+        "schedule": "throughput",
+    }
     with LLM(**options, enable_prefix_caching=has_cache) as llm:
         assert llm.facts.num_blocks == 24
         for _ in range(5):  # who meets whom depends on the clock
@@ -155,7 +174,7 @@ def test_a_seed_gives_the_same_draw_among_neighbours(llm):
     assert texts(llm.chat(chat, replace(drawn, seed=8))) != [one]
 
 
-def test_a_picture_in_any_form_gives_the_same_answer(llm):
+def test_a_picture_in_any_form_gives_the_same_answer(llm, said):
     picture = Image.open(path(0)).convert("RGB")
     data = path(0).read_bytes()
     url = "data:image/png;base64," + base64.b64encode(data).decode()
@@ -164,27 +183,36 @@ def test_a_picture_in_any_form_gives_the_same_answer(llm):
     parts.append({"type": "image_url", "image_url": {"url": url}})
     question = {"type": "text", "text": SAMPLES[0]["question"]}
     outputs = llm.chat([[{"role": "user", "content": [part, question]}] for part in parts])
-    assert texts(outputs) == [SAMPLES[0]["expected"]] * len(parts)
+    assert texts(outputs) == said[:1] * len(parts)
     assert len({output.prompt_token_ids for output in outputs}) == 1
 
 
-def test_generate_takes_strings_and_dicts(llm):
+def test_generate_takes_strings_and_dicts(llm, said):
     prompt = (
         f"<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{SAMPLES[0]['question']}<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
     [chat] = llm.chat([user(path(0), SAMPLES[0]["question"])])
-    outputs = llm.generate([{"prompt": prompt, "images": [path(0)]}, "The"], SamplingParams(max_tokens=8))
+    short = SamplingParams(max_tokens=8)
+    outputs = llm.generate([{"prompt": prompt, "images": [path(0)]}, "The"], [SamplingParams(), short])
     assert outputs[0].prompt_token_ids == chat.prompt_token_ids
-    assert outputs[0].outputs[0].text == SAMPLES[0]["expected"]
+    assert texts(outputs)[0] == said[0]
     assert [output.prompt for output in outputs] == [prompt, "The"]
     assert chat.prompt is None
-    assert llm.generate("The", SamplingParams(max_tokens=8))[0].outputs[0] == outputs[1].outputs[0]
+    assert llm.generate("The", short)[0].outputs[0] == outputs[1].outputs[0]
 
 
-def test_options_of_a_part_set_how_it_is_processed(llm):
+@pytest.fixture
+def large(tmp_path):
+    """A picture of more pixels than a quarter of what the model takes, in a file."""
+    file = tmp_path / "large.png"
+    Image.effect_noise((448, 392), 50).convert("RGB").save(file)
+    return file
+
+
+def test_options_of_a_part_set_how_it_is_processed(llm, large):
     few, most = {"max_pixels": 20_000}, SamplingParams(max_tokens=1)
-    source, url = path(0), path(0).as_uri()
+    source, url = large, large.as_uri()
     parts = [
         {"type": "image", "image": source},
         {"type": "image", "image": source, **few},
@@ -195,13 +223,13 @@ def test_options_of_a_part_set_how_it_is_processed(llm):
     ]
     outputs = llm.chat([[{"role": "user", "content": [part]}] for part in parts], most)
     full, *small, low = [output.media[0].used for output in outputs]
-    assert low[0] * low[1] <= 62_720 / 4 < full[0] * full[1], "a quarter of what the model allows"
+    assert low[0] * low[1] <= MAX_PIXELS / 4 < full[0] * full[1], "a quarter of what the model allows"
     assert full[0] * full[1] > 20_000 >= small[0][0] * small[0][1]
     assert set(small) == {small[0]}
 
 
-def test_options_of_a_prompt_count_for_all_its_media(llm):
-    prompt = {"prompt": "<|image_pad|><|video_pad|>", "images": [path(0)], "videos": [[path(0), path(0)]]}
+def test_options_of_a_prompt_count_for_all_its_media(llm, large):
+    prompt = {"prompt": "<|image_pad|><|video_pad|>", "images": [large], "videos": [[large, large]]}
     [plain] = llm.generate(prompt, SamplingParams(max_tokens=1))
     [small] = llm.generate(
         {**prompt, "mm_processor_kwargs": {"max_pixels": 20_000}}, SamplingParams(max_tokens=1)
@@ -250,7 +278,7 @@ def test_lists_keep_their_order_whatever_ends_first(llm):
     assert llm.chat([]) == []
 
 
-def test_a_long_list_is_built_ahead_in_bounds(monkeypatch):
+def test_a_long_list_is_built_ahead_in_bounds(said, monkeypatch):
     monkeypatch.setattr(batch, "_MAX_PATCHES", 600)
     most = 0
     hand_in = batch._Batch._hand_in
@@ -263,11 +291,13 @@ def test_a_long_list_is_built_ahead_in_bounds(monkeypatch):
     monkeypatch.setattr(batch._Batch, "_hand_in", watch)
     chats = [[user(SAMPLES_DIR / sample["image"], sample["question"])] for sample in OK * 3]
     with LLM(**EXACT, max_num_seqs=2) as llm:
-        assert texts(llm.chat(chats, use_tqdm=False)) == [sample["expected"] for sample in OK * 3]
-    assert 600 <= most < 600 + batch._MAX_BUILDS * 256
+        outputs = llm.chat(chats, use_tqdm=False)
+    assert texts(outputs) == said * 3
+    largest = 4 * max(output.media[0].visual_tokens for output in outputs)
+    assert 600 <= most < 600 + batch._MAX_BUILDS * largest
 
 
-def test_an_interrupt_leaves_an_llm_that_works(llm, monkeypatch):
+def test_an_interrupt_leaves_an_llm_that_works(llm, said, monkeypatch):
     executor = llm._engine._executor
     execute = executor.execute
     num_steps = 0
@@ -283,10 +313,10 @@ def test_an_interrupt_leaves_an_llm_that_works(llm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         llm.chat(CHATS, LONG_GREEDY)
     assert_at_rest(llm)
-    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == [SAMPLES[0]["expected"]]
+    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == said[:1]
 
 
-def test_an_interrupt_between_encode_and_forward_leaves_no_features(llm, monkeypatch):
+def test_an_interrupt_between_encode_and_forward_leaves_no_features(llm, said, monkeypatch):
     """The executor has stored what it encoded; `assert_at_rest` compares its store with the account."""
     runner = llm._engine._executor._runner
     monkeypatch.setattr(runner, "forward", interrupt)
@@ -297,7 +327,7 @@ def test_an_interrupt_between_encode_and_forward_leaves_no_features(llm, monkeyp
     monkeypatch.undo()
     assert_at_rest(llm)
     assert llm._engine.stats.feature_bytes == before
-    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == [SAMPLES[0]["expected"]]
+    assert texts(llm.chat([user(path(0), SAMPLES[0]["question"])])) == said[:1]
 
 
 def test_an_interrupt_gives_up_the_loads_of_prompts_that_are_being_built(llm, monkeypatch):

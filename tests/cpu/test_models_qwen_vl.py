@@ -21,9 +21,9 @@ from tapetum.runtime.inputs import TokenBook, build_inputs
 from tapetum.runtime.store import KVStore
 from tests.checkpoints import FAMILIES, load_oracle, write_checkpoint
 from tests.geometries import bare
+from tests.mini import IMAGE_TOKEN
 
 CPU = torch.device("cpu")
-IMAGE_TOKEN = 1022
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP
 GRIDS = [(1, 8, 8), (1, 4, 14), (1, 2, 2), (1, 10, 6), (1, 8, 8)]
 

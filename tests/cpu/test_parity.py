@@ -37,6 +37,6 @@ def test_the_samples_are_answered_as_recorded_by_transformers() -> None:
         for sample in samples
     ]
     with LLM(dtype="float32", device="cpu") as llm:
-        outputs = llm.chat(asked, SamplingParams(temperature=0.0, max_tokens=64), use_tqdm=False)
+        outputs = llm.chat(asked, SamplingParams(temperature=0.0, max_tokens=96), use_tqdm=False)
     for sample, output in zip(samples, outputs, strict=True):
         assert output.outputs[0].text == sample.get("model_answer", sample["expected"])

@@ -24,6 +24,7 @@ from tapetum.server.chat.reply import Reply
 from tapetum.server.chat.schema import ChatMessage, ChatRequest
 from tapetum.server.chat.voice import Voice
 from tests.cpu.server_kit import Script, TestServer, chat_body, eventually, files
+from tests.mini import EOS
 
 ANSWER = "Total: 12.50 €\nTax: 2.00 🙂 done"
 PICTURE = SAMPLES_DIR / "ok-03-receipt.jpg"
@@ -194,7 +195,7 @@ def test_logprobs_without_alternatives(server: TestServer) -> None:
 
 
 def test_token_ids_come_where_asked_for(server: TestServer) -> None:
-    spoken = [*files().tokenizer.encode_plain(ANSWER), 1012]
+    spoken = [*files().tokenizer.encode_plain(ANSWER), EOS]
     answer = server.chat(return_token_ids=True).json()
     assert answer["choices"][0]["token_ids"] == spoken
     assert tuple(answer["prompt_token_ids"]) == server.script.seen[0].prompt.token_ids
@@ -246,7 +247,8 @@ def test_stop_strings_end_the_answer_exactly(server: TestServer) -> None:
     assert events[-1]["choices"][0]["stop_reason"] == "50 €"
 
 
-def test_pictures_keep_their_place_among_the_words(server: TestServer) -> None:
+def test_pictures_keep_their_order_before_the_words(server: TestServer) -> None:
+    """The template of the bundled model puts the pictures of a message first."""
     parts = [{"type": "text", "text": "one"}, IMAGE, {"type": "text", "text": "two"}, IMAGE]
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
     assert server.chat(messages=messages).status_code == 200
@@ -254,7 +256,7 @@ def test_pictures_keep_their_place_among_the_words(server: TestServer) -> None:
     text = files().tokenizer.decode(request.prompt.token_ids, skip_special=False)
     assert text.replace("<|image_pad|>", "").split("<|im_start|>")[1:3] == [
         "system\nBe brief.<|im_end|>\n",
-        "user\none<|vision_start|><|vision_end|>two<|vision_start|><|vision_end|><|im_end|>\n",
+        "user\n<|vision_start|><|vision_end|><|vision_start|><|vision_end|>onetwo<|im_end|>\n",
     ]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from tapetum.core.plan import SampledToken
 from tapetum.server.completions.logprobs import TokenLog
-from tests.cpu.server_kit import EOS, Script, TestServer, eventually, files
+from tests.cpu.server_kit import Script, TestServer, eventually, files
+from tests.mini import EOS, VOCAB_SIZE
 
 ANSWER = "Total: 12.50 €\nTax: 2.00 🙂 done"
 PROMPT = "The total is"
@@ -279,7 +280,7 @@ def test_the_official_client_reads_answers_and_streams(server: TestServer, clien
         ({"prompt": [5, True]}, "prompt", "integers only"),
         ({"prompt": [[5, 1.5]]}, "prompt[0]", "integers only"),
         ({"prompt": [5, -1]}, "prompt", "holds the token -1"),
-        ({"prompt": [1024]}, "prompt", "holds the token 1024"),
+        ({"prompt": [VOCAB_SIZE]}, "prompt", f"holds the token {VOCAB_SIZE}"),
         ({"prompt": [2**70]}, "prompt", "token"),
         ({"prompt": [5] * 2048}, "prompt", "2048 tokens, limit 2047"),
         ({"prompt": ["x"] * 1025}, "prompt", "limit 1024"),

@@ -63,12 +63,12 @@ def test_a_prompt_is_told_as_the_engine_gets_it(server: TestServer) -> None:
 
 
 def test_parts_come_in_the_order_of_their_tokens(server: TestServer) -> None:
-    prompt = told(
-        server, user(text("one"), image(DATA_URLS[0]), text("two"), image(DATA_URLS[0]), text("three"))
-    )
+    """Pictures of a message come before its text, so that each is in a message of its own here."""
+    turn = [user(image(DATA_URLS[0]), text(word)) for word in ("one", "two")]
+    prompt = told(server, user(text("zero")), turn[0], {"role": "assistant", "content": "yes"}, turn[1])
     segments = prompt["segments"]
     assert [segment["kind"] for segment in segments] == ["text", "image", "text", "image", "text"]
-    for segment, word in zip(segments[::2], ("one", "two", "three"), strict=True):
+    for segment, word in zip(segments[::2], ("zero", "one", "two"), strict=True):
         assert word in segment["text"]
         assert segment["key"] is None
     assert segments[1]["key"] == segments[3]["key"] == prompt["spans"][0]["key"]

@@ -16,7 +16,7 @@ from tapetum.core.plan import BatchPlan, StepResult
 from tapetum.engine.llm import LLM
 from tapetum.media import document_process
 from tapetum.media.document_process import DocumentProcesses
-from tests.cpu.documents_kit import FILE, PAGE_TOKENS, PAGES, ask, data_url, part, seen, written
+from tests.cpu.documents_kit import FILE, PAGE_TOKENS, PAGES, SMALL, ask, data_url, part, seen, written
 from tests.cpu.engine_kit import SpeakingExecutor, engine_with, spoken
 from tests.cpu.server_kit import Script, TestServer, eventually
 from tests.documents import bomb_pdf, encrypted_pdf, pdf
@@ -217,7 +217,8 @@ def test_a_request_without_documents_tells_of_none(server: TestServer) -> None:
 def test_an_estimate_and_the_tokens_are_those_of_the_pages(
     server: TestServer, script: Watch, drawn: list[int]
 ) -> None:
-    body = {"messages": [{"role": "user", "content": [part(), {"type": "text", "text": "town 17"}]}]}
+    turn = {"role": "user", "content": [part(), {"type": "text", "text": "town 17"}]}
+    body = {"messages": [turn], **SMALL}
     estimate = server.client.post("/v1/estimate", json=body).json()
     count = server.client.post("/tokenize", json=body).json()["count"]
     assert drawn == [], "nothing is drawn for it"

@@ -41,13 +41,11 @@ def image_url(seed: int) -> str:
 
 
 def chat(seed: int, before: str = "", **fields: object) -> dict[str, object]:
+    """A picture after a message that says `before`, if that says anything."""
     shown = {"type": "image_url", "image_url": {"url": image_url(seed)}}
-    content = [
-        *([{"type": "text", "text": before}] if before else []),
-        shown,
-        {"type": "text", "text": "Why?"},
-    ]
-    return {"messages": [{"role": "user", "content": content}], **fields}
+    turns = [{"role": "system", "content": before}] if before else []
+    turns.append({"role": "user", "content": [shown, {"type": "text", "text": "Why?"}]})
+    return {"messages": turns, **fields}
 
 
 def tell(
@@ -84,11 +82,11 @@ def test_the_other_routes_take_it_too(server: TestServer) -> None:
     tell(server, chat(3, "Somewhere else."))
     short = {"image_url": image_url(3), "prompt": "What is it?", "reuse": REUSE}
     assert tell(server, short, "/v1/vlm")["degradations"] == [LINKED]
-    parts = [
-        {"type": "input_text", "text": "Long before it, there was something to say."},
-        {"type": "input_image", "image_url": image_url(3)},
+    turns = [
+        {"role": "system", "content": "Long before it, there was something to say."},
+        {"role": "user", "content": [{"type": "input_image", "image_url": image_url(3)}]},
     ]
-    body = {"input": [{"role": "user", "content": parts}], "reuse": REUSE}
+    body = {"input": turns, "reuse": REUSE}
     assert tell(server, body, "/v1/responses")["degradations"] == [LINKED]
 
 

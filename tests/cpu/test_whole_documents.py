@@ -18,7 +18,7 @@ from tapetum.engine.documents import read_whole
 from tapetum.engine.llm import LLM
 from tapetum.engine.service import AsyncEngine
 from tapetum.text.reasoning import Thinking
-from tests.cpu.documents_kit import PAGES, ask, part, seen, written
+from tests.cpu.documents_kit import PAGES, SMALL, ask, part, seen, written
 from tests.cpu.engine_kit import STEP_S, Clock, SpeakingExecutor, engine_with, spoken
 from tests.cpu.server_kit import Script, TestServer, eventually
 from tests.documents import pdf
@@ -106,7 +106,7 @@ def test_documents_may_stand_in_a_system_message(server: TestServer, script: Scr
     """A window shows its own document alone, whatever else the system was told."""
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}, part(FILE, mode=mode)]}
     user = {"role": "user", "content": [part(pdf(PAGES[:3]), **WHOLE), {"type": "text", "text": "town 17"}]}
-    response = server.client.post("/v1/chat/completions", json={"messages": [system, user]})
+    response = server.client.post("/v1/chat/completions", json={"messages": [system, user], **SMALL})
     assert response.status_code == 200, response.text
     told = response.json()["tapetum"]["pages"]
     assert [len(pages["pages"]) for pages in told] == [20 if mode == "map_reduce" else 8, 3]
@@ -136,7 +136,8 @@ def test_a_failure_on_the_way_is_that_of_the_whole(server: TestServer, script: S
 
 
 def chat(data: bytes = FILE) -> ChatInput:
-    document = DocumentPart(source=data, mode="map_reduce", is_trusted=True)
+    options = SMALL["mm_processor_kwargs"]
+    document = DocumentPart(source=data, mode="map_reduce", is_trusted=True, options=options)
     return ChatInput(messages=(Message(role="user", content=(document, "List all towns")),))
 
 

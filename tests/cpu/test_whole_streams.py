@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.sync.client import connect
 
-from tests.cpu.documents_kit import PAGES, part
+from tests.cpu.documents_kit import PAGES, SMALL, part
 from tests.cpu.server_kit import Script, TestServer, eventually
 from tests.documents import pdf
 
@@ -19,7 +19,7 @@ QUESTION = {"type": "text", "text": "List all towns"}
 
 def body(data: bytes = FILE, **fields: object) -> dict[str, object]:
     content = [part(data, mode="map_reduce"), QUESTION]
-    return {"messages": [{"role": "user", "content": content}], "stream": True, **fields}
+    return {"messages": [{"role": "user", "content": content}], "stream": True, **SMALL, **fields}
 
 
 RESPONSE = {
@@ -33,6 +33,7 @@ RESPONSE = {
         }
     ],
     "stream": True,
+    **SMALL,
 }
 
 

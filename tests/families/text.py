@@ -13,9 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tapetum.assets import MODEL_DIR
 from tests.families.kit import Family, Inputs, Messages, Oracle, counted, randomise, user, words
+from tests.mini import VOCAB_SIZE
 
 SIZES = {
-    "vocab_size": 1024,
+    "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 3,

@@ -380,6 +380,7 @@ def test_a_range_names_the_flag_of_its_field() -> None:
         (["run", PICTURE, "What?", "--max-tokens", "0"], "0"),
         (["run", "--model", "no/such/model/here", PICTURE, "What?"], "no/such/model/here"),
         (["evaluate", "--tasks", "zebras"], "zebras"),
+        (["evaluate", "--condition", "fog"], "fog, known are clean, jpeg"),
     ],
 )
 def test_what_the_user_can_correct_is_one_message_and_exit_code_2(words: list[str], message: str) -> None:
@@ -421,13 +422,14 @@ def test_evaluate_passes_its_flags_on(monkeypatch: pytest.MonkeyPatch, tmp_path:
     out = str(tmp_path / "figures.json")
     assert (
         cli(
-            "evaluate", "here", "--n", "7", "--tasks", "text, chart", "--dtype", "float32", "--json", out
+            *("evaluate", "here", "--n", "7", "--tasks", "text, chart", "--dtype", "float32", "--json", out),
+            *("--condition", "clean,fonts", "--fonts", str(tmp_path)),
         ).exit_code
         == 0
     )
     assert calls == [
-        (None, 100, evaluate.TASKS, "auto", None),
-        ("here", 7, ("text", "chart"), "float32", out),
+        (None, 100, evaluate.ALL_TASKS, "auto", None, ("clean",), None),
+        ("here", 7, ("text", "chart"), "float32", out, ("clean", "fonts"), str(tmp_path)),
     ]
 
 

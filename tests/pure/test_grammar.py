@@ -19,8 +19,9 @@ from tapetum.core.errors import EngineError, InvalidParameter
 from tapetum.core.request import Grammar, GrammarKind
 from tapetum.text.grammar import MAX_CHARS, Constraint, check_grammar
 from tapetum.text.tokenizer import Tokenizer
+from tests.mini import END_OF_TEXT as OTHER_END
+from tests.mini import EOS as END
 
-END, OTHER_END = 1012, 1010
 ENDS = frozenset({END, OTHER_END})
 
 

@@ -22,8 +22,8 @@ from tapetum.text.tokenizer import Tokenizer
 from tapetum.text.tool_calls import FORMS
 from tapetum.text.tool_grammar import tool_grammar
 from tapetum.text.tools import Tool, ToolChoice, ToolStyle
+from tests.mini import EOS as END
 
-END = 1012
 GREATEST = 2**53 - 1
 LONG = "3.14159265358979323846264338327950288"
 
@@ -252,11 +252,16 @@ def test_a_string_that_looks_like_the_end_of_a_call_is_a_string() -> None:
 @pytest.mark.parametrize("name", ["date-time", "time", "duration", "email", "hostname"])
 @pytest.mark.parametrize("is_call", [False, True])
 def test_formats_come_to_an_end(name: str, is_call: bool) -> None:
-    schema = {"type": "object", "properties": {"s": {"type": "string", "format": name}}, "required": ["s"]}
+    schema = {
+        "type": "object",
+        "properties": {"s": {"type": "string", "format": name}},
+        "required": ["s"],
+        "additionalProperties": False,
+    }
     if is_call:
         grammar = tool_grammar([Tool(name="f", parameters=schema)], ToolChoice(mode="named", name="f"))
     else:
-        grammar = json_schema({**schema, "additionalProperties": False})
+        grammar = json_schema(schema)
     assert grammar is not None
     text = hungry(grammar, 1, is_wide=False)
     assert len(text) < 400

@@ -15,7 +15,11 @@ from tests.slots import SLOTS
 
 TOKENIZER = Tokenizer.load(MODEL_DIR, SLOTS)
 TEXT_IDS = st.integers(0, TOKENIZER.vocab_size - 1)  # every single byte is a token of this vocabulary
-BYTES_OF = {TOKENIZER.token_bytes(token_id): token_id for token_id in range(1010)}
+BYTES_OF = {
+    TOKENIZER.token_bytes(token_id): token_id
+    for token_id in range(TOKENIZER.vocab_size)
+    if token_id not in TOKENIZER.special_ids
+}
 
 
 def run(

@@ -19,6 +19,7 @@ from training.generator.brief import Brief, Drawing, Question, chance
 from training.generator.canvas import Canvas
 from training.generator.charts import draw_chart
 from training.generator.clips import draw_clip
+from training.generator.easyvqa import draw_easyvqa
 from training.generator.fonts import Face, default_faces
 from training.generator.forms import draw_form
 from training.generator.pages import draw_page
@@ -27,42 +28,99 @@ from training.generator.receipts import draw_receipt
 from training.generator.shapes import draw_shapes
 from training.generator.tables import draw_table
 from training.generator.text import draw_text
+from training.generator.turns import draw_turns
 
-__all__ = ["GRIDS", "MAX_CELLS", "TASKS", "Question", "Sample", "draw", "make", "pick", "sample"]
+__all__ = [
+    "EXTRA_TASKS",
+    "GRIDS",
+    "MAX_CELLS",
+    "TASKS",
+    "Question",
+    "Sample",
+    "draw",
+    "make",
+    "pick",
+    "sample",
+]
 
-MAX_CELLS = 80  # largest picture in visual tokens
-MAX_CELLS_OF_SEVERAL = 42  # where a sample has several pictures
+MAX_CELLS = 256  # largest picture in visual tokens
+MAX_CELLS_OF_SEVERAL = 48  # where a sample has several pictures
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     draw: Callable[[Brief], Drawing]
-    smallest: tuple[int, int] = (4, 4)  # grid
+    smallest: tuple[int, int] = (5, 4)  # grid
     noun: str | None = None  # answer to "What kind of image is this?"
     has_several: bool = False  # pictures in a sample
+    is_square: bool = False
 
     def fits(self, grid: tuple[int, int]) -> bool:
-        return grid[0] >= self.smallest[0] and grid[1] >= self.smallest[1]
+        if self.is_square and grid[0] != grid[1]:
+            return False
+        most = MAX_CELLS_OF_SEVERAL if self.has_several else MAX_CELLS
+        return grid[0] >= self.smallest[0] and grid[1] >= self.smallest[1] and grid[0] * grid[1] <= most
 
 
 TASKS = {
-    "text": Task(draw_text, (4, 3), "text"),
-    "receipt": Task(draw_receipt, (6, 5), "a receipt"),
-    "table": Task(draw_table, (6, 4), "a table"),
-    "form": Task(draw_form, (6, 4), "a form"),
-    "chart": Task(draw_chart, (5, 5), "a bar chart"),
-    "shapes": Task(draw_shapes, (4, 4), "shapes"),
-    "pair": Task(draw_pair, has_several=True),
-    "clip": Task(draw_clip, has_several=True),
+    "text": Task(draw_text, (6, 4), "text"),
+    "receipt": Task(draw_receipt, (8, 6), "a receipt"),
+    "table": Task(draw_table, (8, 5), "a table"),
+    "form": Task(draw_form, (8, 5), "a form"),
+    "chart": Task(draw_chart, (7, 6), "a bar chart"),
+    "shapes": Task(draw_shapes, (5, 4), "shapes"),
+    "pair": Task(draw_pair, (6, 4), has_several=True),
+    "turns": Task(draw_turns, (8, 6)),
+    "clip": Task(draw_clip, (5, 4), has_several=True),
 }
-PAGE = Task(draw_page)  # without questions: training alone asks for it, as task "page"
+# Asked for by training alone: pages without questions, and the training pictures of somebody else's data set.
+EXTRA_TASKS = {"page": Task(draw_page), "easyvqa": Task(draw_easyvqa, is_square=True)}
 
 # Width and height in visual tokens.
 GRIDS = [
-    *((4, 4), (5, 4), (6, 4), (8, 3), (6, 5), (5, 6), (6, 6), (8, 4), (8, 5), (7, 6), (6, 8), (8, 6)),
-    *((10, 5), (8, 8), (10, 6), (7, 9), (9, 8), (10, 8), (8, 10), (12, 6), (12, 8), (10, 10), (8, 12)),
-    *((12, 10), (14, 8), (12, 12), (16, 8), (10, 14), (16, 11), (16, 6), (8, 16), (14, 12), (12, 14)),
-    *((16, 12), (12, 16), (14, 14)),
+    *(
+        (5, 4),
+        (6, 4),
+        (6, 5),
+        (8, 4),
+        (7, 5),
+        (6, 6),
+        (8, 5),
+        (7, 6),
+        (10, 4),
+        (6, 8),
+        (8, 6),
+        (10, 5),
+        (9, 6),
+    ),
+    *(
+        (8, 7),
+        (10, 6),
+        (8, 8),
+        (11, 6),
+        (9, 8),
+        (12, 6),
+        (10, 8),
+        (8, 10),
+        (12, 7),
+        (10, 9),
+        (12, 8),
+        (10, 10),
+    ),
+    *(
+        (12, 9),
+        (9, 12),
+        (14, 8),
+        (12, 10),
+        (11, 11),
+        (16, 8),
+        (14, 10),
+        (12, 12),
+        (10, 14),
+        (16, 10),
+        (14, 12),
+    ),
+    *((12, 15), (14, 14), (16, 12), (16, 14), (16, 16)),
 ]
 
 
@@ -86,8 +144,7 @@ def pick(seed: int, task: str | None = None) -> tuple[str, tuple[int, int]]:
     """The task, unless given, and the grid of a seed."""
     random = Random(f"grid{seed}")
     task = task or random.choice(list(TASKS))
-    limit = MAX_CELLS_OF_SEVERAL if TASKS[task].has_several else MAX_CELLS
-    grids = [grid for grid in GRIDS if TASKS[task].fits(grid) and grid[0] * grid[1] <= limit]
+    grids = [grid for grid in GRIDS if TASKS[task].fits(grid)]
     return task, random.choice(grids)
 
 
@@ -117,7 +174,7 @@ def draw(
 ) -> Drawing:
     """A sample before its pictures are finished."""
     random = Random(seed)
-    chosen = PAGE if task == "page" else TASKS[task]
+    chosen = EXTRA_TASKS[task] if task in EXTRA_TASKS else TASKS[task]
     faces = faces or default_faces()
     drawing = chosen.draw(Brief(random=random, grid=grid, level=level, faces=faces, frames=frames))
     if chosen.noun and chance(random, 0.12):

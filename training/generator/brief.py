@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Literal
 
-from training.generator.canvas import Canvas
+from training.generator.canvas import Canvas, Run, Thing
 from training.generator.fonts import Face
+
+Spot = Run | Thing
+How = Literal["print", "look", "count", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,21 @@ class Brief:
     frames: int | None = None  # of a clip; None = drawn at random
 
 
-class Question(NamedTuple):
-    """`kind` groups questions in statistics and decides how the trainer treats the answer."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`kind` groups questions in statistics; the rest says where a reader of the picture has to look.
+
+    how: "print" = the answer is the text of the sources, in their order; "look" = all sources together tell it, and
+    none at all mean that the thing asked for is not there; "count" = it is their number; "none" = nothing is known.
+    """
 
     kind: str
     text: str
     answer: str
+    how: How = "none"
+    source: tuple[Spot, ...] = ()
+    keys: tuple[tuple[str, tuple[Spot, ...]], ...] = ()  # phrases of `text`, and where they are seen
+    before: Question | None = None  # an earlier turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from math import hypot
 from random import Random
 
 from training.generator.brief import Brief, Drawing, Question, chance
-from training.generator.canvas import CELL, Canvas
+from training.generator.canvas import CELL, Canvas, Thing
 from training.generator.figures import SHAPES
 from training.generator.palette import RGB, random_rgb, stand_out
-from training.generator.shapes import Figure, with_article
+from training.generator.shapes import MIN_RADIUS, Figure, name_of, with_article
 
 DIRECTIONS = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}
+EDGE = 1.25  # radii that the middle of a figure keeps from the border
 
 
 def draw_clip(brief: Brief) -> Drawing:
@@ -19,22 +21,26 @@ def draw_clip(brief: Brief) -> Drawing:
     ground = random_rgb(random, 215, 255) if chance(random, 0.8) else random_rgb(random, 0, 50)
     colors = stand_out(ground, 130)
     width, height = brief.grid[0] * CELL, brief.grid[1] * CELL
-    shape, color = random.choice(SHAPES), random.choice(colors)
     direction = random.choice(list(DIRECTIONS))
+    path = _path(random, direction, colors, width, height, num_frames)
+    resting = _resting(random, path, colors, width, height)
+    canvases = [_frame(brief, ground, [*resting, mover]) for mover in path]
+    return Drawing(canvases=canvases, questions=_questions(random, canvases, direction))
+
+
+def _path(
+    random: Random, direction: str, colors: list[str], width: int, height: int, num_frames: int
+) -> list[Figure]:
+    """The moving figure in every frame."""
+    shape, color = random.choice(SHAPES), random.choice(colors)
     dx, dy = DIRECTIONS[direction]
-    radius = random.uniform(11, min(width, height) * 0.18)
-    room_x, room_y = width - 2.5 * radius, height - 2.5 * radius
+    radius = random.uniform(MIN_RADIUS, max(MIN_RADIUS + 2, min(width, height) * 0.18))
+    room_x, room_y = width - 2 * EDGE * radius, height - 2 * EDGE * radius
     share = random.uniform(0.45, 0.95)
-    x = radius * 1.25 + _start(random, room_x, dx, share)
-    y = radius * 1.25 + _start(random, room_y, dy, share)
-    resting = _resting(random, shape, colors, width, height)
-    canvases = []
-    for i in range(num_frames):
-        done = i / (num_frames - 1) * share
-        mover = Figure(shape, color, x + dx * room_x * done, y + dy * room_y * done, radius)
-        canvases.append(_frame(brief, ground, [*resting, mover]))
-    questions = _questions(random, shape, color, direction, 1 + len(resting))
-    return Drawing(canvases=canvases, questions=questions)
+    x = radius * EDGE + _start(random, room_x, dx, share)
+    y = radius * EDGE + _start(random, room_y, dy, share)
+    steps = [i / (num_frames - 1) * share for i in range(num_frames)]
+    return [Figure(shape, color, x + dx * room_x * done, y + dy * room_y * done, radius) for done in steps]
 
 
 def _start(random: Random, room: float, step: int, share: float) -> float:
@@ -46,18 +52,19 @@ def _start(random: Random, room: float, step: int, share: float) -> float:
     return room * random.random()
 
 
-def _resting(random: Random, mover: str, colors: list[str], width: int, height: int) -> list[Figure]:
-    others = [shape for shape in SHAPES if shape != mover]
-    return [
-        Figure(
-            random.choice(others),
-            random.choice(colors),
-            random.uniform(14, width - 14),
-            random.uniform(14, height - 14),
-            11,
-        )
-        for _ in range(random.choice([0, 0, 1, 2]))
-    ]
+def _resting(random: Random, path: list[Figure], colors: list[str], width: int, height: int) -> list[Figure]:
+    """Up to two figures of other shapes, clear of the whole way of the moving one; fewer where there is no room."""
+    others = [shape for shape in SHAPES if shape != path[0].shape]
+    wanted = random.choice([0, 0, 1, 1, 2])
+    figures: list[Figure] = []
+    for _ in range(30):
+        if len(figures) == wanted:
+            break
+        radius, edge = MIN_RADIUS, MIN_RADIUS * EDGE
+        x, y = random.uniform(edge, width - edge), random.uniform(edge, height - edge)
+        if all(hypot(x - o.x, y - o.y) > (radius + o.radius) * EDGE for o in [*path, *figures]):
+            figures.append(Figure(random.choice(others), random.choice(colors), x, y, radius))
+    return figures
 
 
 def _frame(brief: Brief, ground: RGB, figures: list[Figure]) -> Canvas:
@@ -69,20 +76,34 @@ def _frame(brief: Brief, ground: RGB, figures: list[Figure]) -> Canvas:
     return canvas
 
 
-def _questions(random: Random, shape: str, color: str, direction: str, count: int) -> list[Question]:
+def _questions(random: Random, canvases: list[Canvas], direction: str) -> list[Question]:
+    everything = tuple(canvases[-1].things)
+    mover: Thing = everything[-1]
+    ends = (canvases[0].things[-1], mover)
+    shape = str(mover.shape)
+    named = ((shape, ends),)
+    sentence = f"{with_article(name_of(mover)).capitalize()} moves {direction}."
     direction_wordings = [
         f"In which direction does the {shape} move?",
         f"Which way is the {shape} moving?",
-        "In which direction does the shape move?",
         f"Where does the {shape} go?",
     ]
-    count_wordings = ["How many objects are there?", "How many shapes are in the video?"]
+    general = random.choice(["In which direction does the shape move?", "Which way does the shape move?"])
+    count_wordings = [
+        "How many shapes are there?",
+        "How many shapes are in the video?",
+        "How many shapes do you see?",
+    ]
+    color_wordings = ["What color is the moving shape?", "What is the color of the moving shape?"]
+    shape_wordings = ["What shape is moving?", "Which shape is moving?", "What moves in the video?"]
     describe_wordings = ["Describe the video.", "What happens in the video?"]
-    sentence = f"{with_article(color).capitalize()} {shape} moves {direction}."
+    count = str(len(everything))
+    shapes = (("shapes", everything),)
     return [
-        Question("direction", random.choice(direction_wordings), direction),
-        Question("count", random.choice(count_wordings), str(count)),
-        Question("color", "What color is the moving shape?", color),
-        Question("shape", "What shape is moving?", shape),
-        Question("desc", random.choice(describe_wordings), sentence),
+        Question("direction", random.choice(direction_wordings), direction, "look", ends, named),
+        Question("direction", general, direction, "look", ends),
+        Question("count", random.choice(count_wordings), count, "count", everything, shapes),
+        Question("color", random.choice(color_wordings), mover.color, "look", (mover,)),
+        Question("shape", random.choice(shape_wordings), shape, "look", (mover,)),
+        Question("desc", random.choice(describe_wordings), sentence, "look", ends),
     ]

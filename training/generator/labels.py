@@ -1,19 +1,22 @@
-"""Training targets of a finished canvas: what each visual token shows.
+"""Training targets of a finished canvas: what each visual token shows and what that belongs to.
 
 Shapes: h, w grid of visual tokens; a token has 2 x 6 slots for characters, in rows. -100 marks what must not count.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from math import cos, sin
 
 import numpy as np
 
-from training.generator.canvas import CELL, Canvas, Thing
+from training.generator.canvas import CELL, FLAGS, Canvas, Run, Thing
 from training.generator.figures import SHAPES
 from training.generator.palette import COLOR_NAMES
+from training.generator.vocabulary import known_words
 
 SLOTS_X, SLOTS_Y = 6, 2
 SLOTS = SLOTS_X * SLOTS_Y
@@ -22,23 +25,42 @@ CHARACTERS = "".join(chr(code) for code in range(33, 127)) + "€£"
 CHARACTER_ID = {character: i + 1 for i, character in enumerate(CHARACTERS)}
 NUM_CHARACTERS = len(CHARACTERS) + 1  # with 0 for a blank
 NUM_TRAITS = len(SHAPES) + len(COLOR_NAMES)
+MAX_ORDINAL, MAX_LINES, MAX_PLACES = 16, 16, 6
+NUM_REGIONS = 9  # thirds of the picture, row by row
 IGNORED = -100
+_BORDER = 0.03  # things as near to the border of a third belong to neither
 
 Projection = Callable[[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Arrays over the grid, then lists over the characters and things of the canvas."""
+    """Arrays over the tokens of the grid; then the tokens of the characters, runs and things of the canvas."""
 
-    characters: np.ndarray  # int64 [h, w, SLOTS]
+    characters: np.ndarray  # int64 [h * w, SLOTS]
     traits: (
         np.ndarray
-    )  # float32 [h, w, 2 * NUM_TRAITS]: shapes and colours that cover a token; whose middle it holds
-    order: np.ndarray  # int64 [h * w, MAX_ORDER]: a token's characters in reading order
-    character_cells: list[int]  # token number of each character
-    character_ranks: list[int]  # its place in the reading order of that token
-    thing_cells: list[int]  # token number of each thing's middle
+    )  # float32 [h * w, 2 * NUM_TRAITS]: shapes and colours that cover it; whose middle it holds
+    flags: np.ndarray  # float32 [h * w, len(FLAGS)]
+    order: np.ndarray  # int64 [h * w, MAX_ORDER]: its characters in reading order
+    word: np.ndarray  # int64 [h * w]: number of the known word that most of it shows
+    row: np.ndarray  # int64 [h * w]: number of the known word that labels this, NO_WORD = none
+    column: np.ndarray  # int64 [h * w]: the same of the header
+    ordinal: np.ndarray  # int64 [h * w]: number of its first character in the word
+    line: np.ndarray  # int64 [h * w]
+    place: np.ndarray  # int64 [h * w]
+    region: np.ndarray  # int64 [h * w]: which third of the picture holds the middle of the thing
+    character_cells: list[int]
+    character_ranks: list[int]  # place of each character in the reading order of its token
+    thing_cells: list[int]
+
+
+@cache
+def word_ids() -> dict[str, int]:
+    return {word: i for i, word in enumerate(known_words())}
+
+
+NO_WORD = len(known_words())
 
 
 def label(canvas: Canvas) -> Labels:
@@ -46,14 +68,24 @@ def label(canvas: Canvas) -> Labels:
     points = [project(character.x, character.y) for character in canvas.characters]
     cells = [_cell(canvas.grid, x, y) for x, y in points]
     order, ranks = _reading_order(canvas, points, cells)
-    traits, thing_cells = _traits(canvas, project)
+    runs = _RunLabels(canvas, cells, ranks)
+    things = _ThingLabels(canvas, project)
+    flags = runs.flags + things.flags
     return Labels(
         characters=_slots(canvas, points),
-        traits=traits,
+        traits=things.traits,
+        flags=np.minimum(flags, 1),
         order=order,
+        word=runs.arrays["word"],
+        row=np.where(things.row >= 0, things.row, runs.arrays["row"]),
+        column=runs.arrays["column"],
+        ordinal=runs.arrays["ordinal"],
+        line=runs.arrays["line"],
+        place=runs.arrays["place"],
+        region=things.region,
         character_cells=cells,
         character_ranks=ranks,
-        thing_cells=thing_cells,
+        thing_cells=things.cells,
     )
 
 
@@ -96,7 +128,7 @@ def _slots(canvas: Canvas, points: list[tuple[float, float]]) -> np.ndarray:
             if _is_inside(slots, a, b) and slots[a, b] == 0:
                 slots[a, b] = IGNORED
     by_token = slots.reshape(height, SLOTS_Y, width, SLOTS_X).transpose(0, 2, 1, 3)
-    return by_token.reshape(height, width, SLOTS)
+    return by_token.reshape(height * width, SLOTS)
 
 
 def _is_inside(slots: np.ndarray, i: int, j: int) -> bool:
@@ -126,23 +158,115 @@ def _reading_order(
     return order, ranks
 
 
-def _traits(canvas: Canvas, project: Projection) -> tuple[np.ndarray, list[int]]:
-    width, height = canvas.grid
-    traits = np.zeros((height, width, 2 * NUM_TRAITS), np.float32)
-    cells = []
-    for thing in canvas.things:
-        x0, y0 = project(*thing.box[:2])
-        x1, y1 = project(*thing.box[2:])
-        x, y = project(thing.x, thing.y)
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A character with the word it stands in and its number there."""
+
+    run: Run
+    word: str
+    ordinal: int
+    rank: int  # in the reading order of its token
+
+
+class _RunLabels:
+    """What a token shows of the runs: of several words the one that has most characters in it."""
+
+    def __init__(self, canvas: Canvas, cells: list[int], ranks: list[int]) -> None:
+        size = canvas.grid[0] * canvas.grid[1]
+        names = ("word", "row", "column", "ordinal", "line", "place")
+        self.arrays = {name: np.full(size, IGNORED, np.int64) for name in names}
+        self.flags = np.zeros((size, len(FLAGS)), np.float32)
+        self.has_lines = any(run.line or run.place for run in canvas.runs)
+        letters: dict[int, list[_Letter]] = {}
+        for run in canvas.runs:
+            for index, (word, ordinal) in enumerate(_letters(run.text), start=run.first):
+                letters.setdefault(cells[index], []).append(_Letter(run, word, ordinal, ranks[index]))
+        for cell, found in letters.items():
+            self._fill(cell, found)
+
+    def _fill(self, cell: int, found: list[_Letter]) -> None:
+        (run_id, word), _ = Counter((id(one.run), one.word) for one in found).most_common(1)[0]
+        first = min(
+            (one for one in found if id(one.run) == run_id and one.word == word), key=lambda one: one.rank
+        )
+        run, arrays = first.run, self.arrays
+        arrays["word"][cell] = word_ids().get(word.rstrip(":"), IGNORED)
+        arrays["row"][cell] = _label_word(run.row)
+        arrays["column"][cell] = _label_word(run.column)
+        arrays["ordinal"][cell] = min(first.ordinal, MAX_ORDINAL - 1)
+        if self.has_lines:
+            arrays["line"][cell] = min(run.line, MAX_LINES - 1)
+            arrays["place"][cell] = min(run.place, MAX_PLACES - 1)
+        for flag in run.flags:
+            self.flags[cell, FLAGS.index(flag)] = 1
+
+
+def _letters(text: str) -> list[tuple[str, int]]:
+    """Of every character but spaces: its word, its number in that."""
+    return [(word, i) for word in text.split(" ") for i in range(len(word))]
+
+
+def _label_word(run: Run | None) -> int:
+    """The first known word of a label; NO_WORD without label, IGNORED where no word of it is known."""
+    if run is None:
+        return NO_WORD
+    known = (word_ids().get(word.rstrip(":"), IGNORED) for word in run.text.split(" "))
+    return next((number for number in known if number >= 0), IGNORED)
+
+
+@dataclass(slots=True)
+class _ThingLabels:
+    """What a token shows of shapes and bars."""
+
+    canvas: Canvas
+    project: Projection
+    traits: np.ndarray = field(init=False)
+    flags: np.ndarray = field(init=False)
+    row: np.ndarray = field(init=False)
+    region: np.ndarray = field(init=False)
+    cells: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        width, height = self.canvas.grid
+        self.traits = np.zeros((height, width, 2 * NUM_TRAITS), np.float32)
+        self.flags = np.zeros((height, width, len(FLAGS)), np.float32)
+        self.row = np.full((height, width), IGNORED, np.int64)
+        self.region = np.full((height, width), IGNORED, np.int64)
+        for thing in self.canvas.things:
+            self._add(thing)
+        self.traits = self.traits.reshape(width * height, -1)
+        self.flags = self.flags.reshape(width * height, -1)
+        self.row, self.region = self.row.reshape(-1), self.region.reshape(-1)
+
+    def _add(self, thing: Thing) -> None:
+        width, height = self.canvas.grid
+        x0, y0 = self.project(*thing.box[:2])
+        x1, y1 = self.project(*thing.box[2:])
+        x, y = self.project(thing.x, thing.y)
         left, right = max(0, round(x0 / CELL)), min(width, round(x1 / CELL))
         top, bottom = max(0, round(y0 / CELL)), min(height, round(y1 / CELL))
-        column, row = _column_and_row(canvas.grid, x, y)
-        cells.append(row * width + column)
+        column, row = _column_and_row(self.canvas.grid, x, y)
+        self.cells.append(row * width + column)
         for trait in _trait_ids(thing):
-            traits[top:bottom, left:right, trait] = 1
-            traits[row, column, trait] = 1
-            traits[row, column, NUM_TRAITS + trait] = 1
-    return traits, cells
+            self.traits[top:bottom, left:right, trait] = 1
+            self.traits[row, column, trait] = 1
+            self.traits[row, column, NUM_TRAITS + trait] = 1
+        for flag in thing.flags:
+            self.flags[row, column, FLAGS.index(flag)] = 1
+        region = _region(x / (width * CELL), y / (height * CELL))
+        self.region[top:bottom, left:right] = region
+        self.region[row, column] = region
+        if thing.label is not None:
+            self.row[row, column] = _label_word(thing.label)
+
+
+def _region(x: float, y: float) -> int:
+    thirds = []
+    for value in (y, x):
+        if any(abs(value - border) < _BORDER for border in (0.38, 0.62)):
+            return IGNORED
+        thirds.append(int(value > 0.38) + int(value > 0.62))
+    return thirds[0] * 3 + thirds[1]
 
 
 def _trait_ids(thing: Thing) -> list[int]:

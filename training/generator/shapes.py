@@ -9,48 +9,65 @@ from random import Random
 from typing import NamedTuple
 
 from training.generator.brief import Brief, Drawing, Question, absent, chance
-from training.generator.canvas import Canvas
+from training.generator.canvas import Canvas, Thing
 from training.generator.figures import SHAPES
 from training.generator.palette import COLOR_NAMES, COLORS, random_rgb, stand_out, vary
 from training.generator.vocabulary import DESCRIBE
 
+MIN_RADIUS = 16
 NEAR, FAR = 0.38, 0.62  # where the named parts of a picture end
 DETAILED = [*DESCRIBE, "What objects are in the image?", "Which shapes are there?"]
+MAX_QUESTIONS = 11
 
 
 class Figure(NamedTuple):
+    """A shape to be drawn."""
+
     shape: str
     color: str
     x: float
     y: float
     radius: float
 
-    @property
-    def name(self) -> str:
-        return f"{self.color} {self.shape}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Figures on a canvas; `ground` is the name of its colour where it has one."""
+    """A canvas with shapes; `ground` is the name of its colour where it has one."""
 
     canvas: Canvas
     figures: list[Figure]
     ground: str | None = None
 
     @property
+    def things(self) -> list[Thing]:
+        return self.canvas.things
+
+    @property
     def kinds(self) -> list[tuple[str, str]]:
         """Shapes and colours, whatever their places."""
         return sorted((figure.shape, figure.color) for figure in self.figures)
 
+    def of(self, *, shape: str | None = None, color: str | None = None) -> tuple[Thing, ...]:
+        """All things of a shape, of a colour, or of both."""
+        return tuple(
+            thing for thing in self.things if shape in (None, thing.shape) and color in (None, thing.color)
+        )
+
+    def single_shapes(self) -> list[Thing]:
+        """The things that no other shares its shape with."""
+        return [thing for thing in self.things if len(self.of(shape=thing.shape)) == 1]
+
+    def single_colors(self) -> list[Thing]:
+        return [thing for thing in self.things if len(self.of(color=thing.color)) == 1]
+
     def can_be_described(self) -> bool:
         """No two figures share a column, so that their order from left to right is clear."""
-        xs = sorted(figure.x for figure in self.figures)
+        xs = sorted(thing.x for thing in self.things)
         return all(right - left > 9 for left, right in pairwise(xs))
 
-    def where(self, figure: Figure) -> str | None:
-        """The part of the picture that a figure is in, None near a border between parts."""
-        x, y = figure.x / self.canvas.width, figure.y / self.canvas.height
+    def where(self, thing: Thing) -> str | None:
+        """The part of the picture that a thing is in, None near a border between parts."""
+        x, y = thing.x / self.canvas.width, thing.y / self.canvas.height
         if any(min(abs(value - NEAR), abs(value - FAR)) <= 0.045 for value in (x, y)):
             return None
         column = "left" if x < NEAR else "right" if x > FAR else "center"
@@ -61,8 +78,10 @@ class Scene:
 
 
 def draw_shapes(brief: Brief) -> Drawing:
-    scene = draw_scene(brief, max_figures=6 if brief.level > 0.5 else 3)
-    return Drawing(canvases=[scene.canvas], questions=_questions(brief.random, scene))
+    is_large = brief.grid[0] * brief.grid[1] > 64
+    most = 3 if brief.level <= 0.5 else 6 if is_large else 5
+    scene = draw_scene(brief, max_figures=most)
+    return Drawing(canvases=[scene.canvas], questions=ask_about(brief.random, scene))
 
 
 def draw_scene(brief: Brief, max_figures: int) -> Scene:
@@ -77,6 +96,7 @@ def draw_scene(brief: Brief, max_figures: int) -> Scene:
     for figure in figures:
         turn = random.uniform(-0.15, 0.15) if chance(random, 0.25) else 0.0
         canvas.shape(*figure, turn=turn)
+    _flag(canvas.things)
     return Scene(canvas=canvas, figures=figures, ground=name)
 
 
@@ -86,9 +106,10 @@ def _place_figures(canvas: Canvas, max_figures: int) -> list[Figure]:
     count = random.choices(range(1, max_figures + 1), [3, 4, 4, 3, 2, 2][:max_figures])[0]
     has_favourite, favourite = chance(random, 0.25), random.choice(SHAPES)
     share = min(canvas.width, canvas.height) * (0.3 if count < 3 else 0.2)
+    largest = max(MIN_RADIUS + 4, min(56, share))
     figures: list[Figure] = []
     for _ in range(60):
-        radius = random.uniform(14, max(15, min(44, share)))
+        radius = random.uniform(MIN_RADIUS, largest)
         x = random.uniform(radius * 1.25, canvas.width - radius * 1.25)
         y = random.uniform(radius * 1.25, canvas.height - radius * 1.25)
         if any(hypot(x - o.x, y - o.y) <= (radius + o.radius) * 1.28 for o in figures):
@@ -100,6 +121,30 @@ def _place_figures(canvas: Canvas, max_figures: int) -> list[Figure]:
     return figures
 
 
+def _flag(things: list[Thing]) -> None:
+    """Mark the largest, smallest and outermost of several things where nobody would doubt it."""
+    if len(things) < 2:
+        return
+    by_size = sorted(things, key=_width)
+    if _width(by_size[-1]) > _width(by_size[-2]) * 1.3:
+        by_size[-1].flags.add("largest")
+    if _width(by_size[1]) > _width(by_size[0]) * 1.3:
+        by_size[0].flags.add("smallest")
+    across = sorted(things, key=lambda thing: thing.x)
+    if across[1].x - across[0].x > 14:
+        across[0].flags.add("leftmost")
+    if across[-1].x - across[-2].x > 14:
+        across[-1].flags.add("rightmost")
+
+
+def _width(thing: Thing) -> float:
+    return thing.box[2] - thing.box[0]
+
+
+def name_of(thing: Thing | Figure) -> str:
+    return f"{thing.color} {thing.shape}"
+
+
 def with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
@@ -108,179 +153,189 @@ def plural(shape: str) -> str:
     return "crosses" if shape == "cross" else f"{shape}s"
 
 
-def describe(figures: list[Figure]) -> str:
-    """A sentence that names all figures from left to right."""
-    names = [with_article(figure.name) for figure in sorted(figures, key=lambda figure: figure.x)]
-    text = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return text.capitalize() + "."
-
-
-def _questions(random: Random, scene: Scene) -> list[Question]:
+def ask_about(random: Random, scene: Scene) -> list[Question]:
+    """Up to `MAX_QUESTIONS` about one scene, no text twice."""
     spelling = random.choice(["color", "color", "colour"])
-    figures = scene.figures
-    single_shapes = _singles(SHAPES, [figure.shape for figure in figures])
-    single_colors = _singles(COLOR_NAMES, [figure.color for figure in figures])
-    return [
-        *_count(random, figures),
-        *_about_single_shapes(random, scene, single_shapes, spelling),
-        *_about_single_colors(random, scene, single_colors),
-        *_is_there(random, figures),
+    questions = [
+        *_count(random, scene),
+        *_about_single_shapes(random, scene, spelling),
+        *_about_single_colors(random, scene),
+        *_is_there(random, scene),
         *_description(random, scene),
-        *_about_missing(random, figures, spelling),
-        *_outermost(random, figures),
-        *_largest(random, figures),
-        *_relation(random, figures, single_shapes),
+        *_about_missing(random, scene, spelling),
+        *_extremes(random, scene),
+        *_relation(random, scene),
         *_about_ground(random, scene, spelling),
     ]
+    questions = list({question.text: question for question in questions}.values())
+    return random.sample(questions, min(len(questions), MAX_QUESTIONS))
 
 
-def _singles(names: list[str], present: list[str]) -> list[str]:
-    return [name for name in names if present.count(name) == 1]
-
-
-def _of_shape(figures: list[Figure], shape: str) -> Figure:
-    return next(figure for figure in figures if figure.shape == shape)
-
-
-def _of_color(figures: list[Figure], color: str) -> Figure:
-    return next(figure for figure in figures if figure.color == color)
-
-
-def _count(random: Random, figures: list[Figure]) -> list[Question]:
+def _count(random: Random, scene: Scene) -> list[Question]:
     wordings = [
         "How many shapes are there?",
-        "How many objects are in the image?",
+        "How many shapes are in the image?",
         "Count the shapes.",
         "How many shapes do you see?",
-        "How many objects are there?",
         "How many shapes can you see?",
     ]
-    questions = [Question("count", random.choice(wordings), str(len(figures)))]
-    shapes, colors = [figure.shape for figure in figures], [figure.color for figure in figures]
+    questions = [_how_many(random.choice(wordings), "shapes", scene.of())]
     if chance(random, 0.6):
-        shape = random.choice(shapes if chance(random, 0.75) else SHAPES)
-        text = f"How many {plural(shape)} are there?"
-        questions.append(Question("count", text, str(shapes.count(shape))))
+        shape = random.choice(scene.figures).shape if chance(random, 0.75) else random.choice(SHAPES)
+        noun = plural(shape)
+        wordings = [f"How many {noun} are there?", f"How many {noun} do you see?", f"Count the {noun}."]
+        questions.append(_how_many(random.choice(wordings), noun, scene.of(shape=shape)))
     if chance(random, 0.5):
-        color = random.choice(colors if chance(random, 0.75) else COLOR_NAMES)
-        text = f"How many {color} shapes are there?"
-        questions.append(Question("count", text, str(colors.count(color))))
+        color = random.choice(scene.figures).color if chance(random, 0.75) else random.choice(COLOR_NAMES)
+        wordings = [f"How many {color} shapes are there?", f"How many shapes are {color}?"]
+        questions.append(_how_many(random.choice(wordings), color, scene.of(color=color)))
     return questions
 
 
-def _about_single_shapes(random: Random, scene: Scene, shapes: list[str], spelling: str) -> list[Question]:
-    if not shapes:
-        return []
-    shape = random.choice(shapes)
-    wordings = [
-        f"What {spelling} is the {shape}?",
-        f"What is the {spelling} of the {shape}?",
-        f"Which {spelling} does the {shape} have?",
-    ]
-    questions = [Question("color", random.choice(wordings), _of_shape(scene.figures, shape).color)]
-    shape = random.choice(shapes)
-    place = scene.where(_of_shape(scene.figures, shape))
-    if place:
-        wordings = [f"Where is the {shape}?", f"In which part of the image is the {shape}?"]
-        questions.append(Question("where", random.choice(wordings), place))
+def _how_many(text: str, phrase: str, things: tuple[Thing, ...]) -> Question:
+    return Question("count", text, str(len(things)), "count", things, ((phrase, things),))
+
+
+def _about_single_shapes(random: Random, scene: Scene, spelling: str) -> list[Question]:
+    singles, questions = scene.single_shapes(), []
+    for thing in random.sample(singles, min(2, len(singles))):
+        shape = str(thing.shape)
+        wordings = [
+            f"What {spelling} is the {shape}?",
+            f"What is the {spelling} of the {shape}?",
+            f"Which {spelling} does the {shape} have?",
+        ]
+        text = random.choice(wordings)
+        questions.append(Question("color", text, thing.color, "look", (thing,), ((shape, (thing,)),)))
+    for thing in random.sample(singles, min(1, len(singles))):
+        shape, place = str(thing.shape), scene.where(thing)
+        if place:
+            wordings = [f"Where is the {shape}?", f"In which part of the image is the {shape}?"]
+            text = random.choice(wordings)
+            questions.append(Question("where", text, place, "look", (thing,), ((shape, (thing,)),)))
     return questions
 
 
-def _about_single_colors(random: Random, scene: Scene, colors: list[str]) -> list[Question]:
-    if not colors:
-        return []
-    color = random.choice(colors)
-    wordings = [
-        f"What shape is {color}?",
-        f"Which shape is {color}?",
-        f"What is the {color} shape?",
-        f"What is the shape of the {color} object?",
-    ]
-    questions = [Question("shape", random.choice(wordings), _of_color(scene.figures, color).shape)]
-    color = random.choice(colors)
-    place = scene.where(_of_color(scene.figures, color))
-    if place:
-        questions.append(Question("where", f"Where is the {color} shape?", place))
+def _about_single_colors(random: Random, scene: Scene) -> list[Question]:
+    singles, questions = scene.single_colors(), []
+    for thing in random.sample(singles, min(2, len(singles))):
+        color = thing.color
+        wordings = [
+            f"What shape is {color}?",
+            f"Which shape is {color}?",
+            f"What is the {color} shape?",
+            f"What is the shape of the {color} object?",
+        ]
+        text = random.choice(wordings)
+        questions.append(Question("shape", text, str(thing.shape), "look", (thing,), ((color, (thing,)),)))
+    for thing in random.sample(singles, min(1, len(singles))):
+        color, place = thing.color, scene.where(thing)
+        if place:
+            text = f"Where is the {color} shape?"
+            questions.append(Question("where", text, place, "look", (thing,), ((color, (thing,)),)))
     return questions
 
 
-def _is_there(random: Random, figures: list[Figure]) -> list[Question]:
+def _is_there(random: Random, scene: Scene) -> list[Question]:
     questions = []
     if chance(random, 0.8):
-        if chance(random, 0.5):
-            name = with_article(random.choice(figures).name)
-            wordings = [f"Is there {name}?", f"Is there {name} in the image?", f"Do you see {name}?"]
-            questions.append(Question("yesno", random.choice(wordings), "Yes"))
-        else:
-            shape, color = random.choice(SHAPES), random.choice(COLOR_NAMES)
-            if chance(random, 0.5):
-                shape, color = random.choice(figures).shape, random.choice(figures).color
-            is_there = any((figure.shape, figure.color) == (shape, color) for figure in figures)
-            text = f"Is there {with_article(color)} {shape}?"
-            questions.append(Question("yesno", text, "Yes" if is_there else "No"))
-    if chance(random, 0.35):
-        shape = random.choice(SHAPES)
-        is_there = any(figure.shape == shape for figure in figures)
-        questions.append(Question("yesno", f"Is there {with_article(shape)}?", "Yes" if is_there else "No"))
+        shape, color = _some_kind(random, scene)
+        name = with_article(f"{color} {shape}")
+        things = scene.of(shape=shape, color=color)
+        wordings = [f"Is there {name}?", f"Is there {name} in the image?", f"Do you see {name}?"]
+        keys = ((color, scene.of(color=color)), (shape, scene.of(shape=shape)))
+        answer = "Yes" if things else "No"
+        questions.append(Question("yesno", random.choice(wordings), answer, "look", things, keys))
+    if chance(random, 0.4):
+        shape = random.choice(scene.figures).shape if chance(random, 0.4) else random.choice(SHAPES)
+        name, things = with_article(shape), scene.of(shape=shape)
+        wordings = [f"Is there {name}?", f"Do you see {name}?"]
+        answer = "Yes" if things else "No"
+        questions.append(
+            Question("yesno", random.choice(wordings), answer, "look", things, ((shape, things),))
+        )
     return questions
+
+
+def _some_kind(random: Random, scene: Scene) -> tuple[str, str]:
+    """Shape and colour of one that is there, or of one that is not but shares one of them with one that is."""
+    figure = random.choice(scene.figures)
+    if chance(random, 0.5):
+        return figure.shape, figure.color
+    if chance(random, 0.5):
+        return figure.shape, random.choice(COLOR_NAMES)
+    return random.choice(SHAPES), figure.color
 
 
 def _description(random: Random, scene: Scene) -> list[Question]:
-    if len(scene.figures) > 4 or not scene.can_be_described() or not chance(random, 0.8):
+    if len(scene.things) > 4 or not scene.can_be_described() or not chance(random, 0.8):
         return []
-    return [Question("desc", random.choice(DETAILED), describe(scene.figures))]
+    return [describe(random.choice(DETAILED), scene.things)]
 
 
-def _about_missing(random: Random, figures: list[Figure], spelling: str) -> list[Question]:
-    if not chance(random, 0.4):
+def describe(text: str, things: list[Thing]) -> Question:
+    """A sentence that names all things from left to right."""
+    ordered = sorted(things, key=lambda thing: thing.x)
+    names = [with_article(name_of(thing)) for thing in ordered]
+    sentence = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return Question("desc", text, f"{sentence.capitalize()}.", "look", tuple(ordered))
+
+
+def _about_missing(random: Random, scene: Scene, spelling: str) -> list[Question]:
+    if not chance(random, 0.7):
         return []
-    present = {figure.shape for figure in figures}
+    present = {figure.shape for figure in scene.figures}
     shape = random.choice([shape for shape in SHAPES if shape not in present])
-    wordings = [
-        f"What {spelling} is the {shape}?",
-        f"Where is the {shape}?",
-        f"What is the {spelling} of the {shape}?",
-    ]
-    return [Question("neg", random.choice(wordings), absent(shape))]
+    if chance(random, 0.75):
+        wordings = [
+            f"What {spelling} is the {shape}?",
+            f"Where is the {shape}?",
+            f"What is the {spelling} of the {shape}?",
+        ]
+        return [Question("neg", random.choice(wordings), absent(shape), "look", (), ((shape, ()),))]
+    color = random.choice(scene.figures).color
+    text = f"Where is the {color} {shape}?"
+    keys = ((color, scene.of(color=color)), (shape, ()))
+    return [Question("neg", text, absent(f"{color} {shape}"), "look", (), keys)]
 
 
-def _outermost(random: Random, figures: list[Figure]) -> list[Question]:
-    if len(figures) < 2 or not chance(random, 0.5):
+def _extremes(random: Random, scene: Scene) -> list[Question]:
+    wordings = {
+        "leftmost": ["Which shape is furthest to the left?", "What is the leftmost shape?"],
+        "rightmost": ["Which shape is furthest to the right?", "What is the rightmost shape?"],
+        "largest": [
+            "Which shape is the largest?",
+            "What is the biggest shape?",
+            "What is the largest shape?",
+        ],
+        "smallest": ["Which shape is the smallest?", "What is the smallest shape?"],
+    }
+    questions = []
+    for flag, texts in wordings.items():
+        things = tuple(thing for thing in scene.things if flag in thing.flags)
+        if things and chance(random, 0.45):
+            kind = "big" if flag in ("largest", "smallest") else "extreme"
+            questions.append(Question(kind, random.choice(texts), name_of(things[0]), "look", things))
+    return questions
+
+
+def _relation(random: Random, scene: Scene) -> list[Question]:
+    singles = scene.single_shapes()
+    if len(singles) < 2 or not chance(random, 0.5):
         return []
-    across = sorted(figures, key=lambda figure: figure.x)
-    if across[1].x - across[0].x > 12 and chance(random, 0.5):
-        wordings = ["Which shape is furthest to the left?", "What is the leftmost shape?"]
-        return [Question("extreme", random.choice(wordings), across[0].name)]
-    if across[-1].x - across[-2].x > 12:
-        wordings = ["Which shape is furthest to the right?", "What is the rightmost shape?"]
-        return [Question("extreme", random.choice(wordings), across[-1].name)]
-    return []
-
-
-def _largest(random: Random, figures: list[Figure]) -> list[Question]:
-    if len(figures) < 2 or not chance(random, 0.4):
-        return []
-    by_size = sorted(figures, key=lambda figure: -figure.radius)
-    if by_size[0].radius <= by_size[1].radius * 1.3:
-        return []
-    wording = random.choice(["Which shape is the largest?", "What is the biggest shape?"])
-    return [Question("big", wording, by_size[0].name)]
-
-
-def _relation(random: Random, figures: list[Figure], shapes: list[str]) -> list[Question]:
-    if not shapes or not chance(random, 0.5) or len(shapes) < 2:
-        return []
-    one, other = random.sample(shapes, 2)
-    a, b = _of_shape(figures, one), _of_shape(figures, other)
-    if abs(a.x - b.x) > 14 and chance(random, 0.5):
+    one, other = random.sample(singles, 2)
+    if abs(one.x - other.x) > 18 and chance(random, 0.5):
         side = random.choice(["left", "right"])
-        is_so = (a.x < b.x) == (side == "left")
-        return [Question("rel", f"Is the {one} to the {side} of the {other}?", "Yes" if is_so else "No")]
-    if abs(a.y - b.y) > 14:
+        is_so = (one.x < other.x) == (side == "left")
+        text = f"Is the {one.shape} to the {side} of the {other.shape}?"
+    elif abs(one.y - other.y) > 18:
         side = random.choice(["above", "below"])
-        is_so = (a.y < b.y) == (side == "above")
-        return [Question("rel", f"Is the {one} {side} the {other}?", "Yes" if is_so else "No")]
-    return []
+        is_so = (one.y < other.y) == (side == "above")
+        text = f"Is the {one.shape} {side} the {other.shape}?"
+    else:
+        return []
+    keys = ((str(one.shape), (one,)), (str(other.shape), (other,)))
+    return [Question("rel", text, "Yes" if is_so else "No", "look", (one, other), keys)]
 
 
 def _about_ground(random: Random, scene: Scene, spelling: str) -> list[Question]:

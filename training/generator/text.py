@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from training.generator.brief import Brief, Drawing, Question, absent, chance
-from training.generator.canvas import Canvas
-from training.generator.fonts import MIN_TYPE, fit_size, pick_face, text_width
+from training.generator.canvas import Canvas, Run
+from training.generator.fonts import MIN_TYPE, pick_face
 from training.generator.palette import RGB, ink_and_ground, vary
-from training.generator.vocabulary import DESCRIBE, ORDINALS
-from training.generator.words import clock, code, date, number, percent, price, word
-
-MAX_TYPE = 28
-LINE_HEIGHT = 22  # pixels that a line needs at least
+from training.generator.vocabulary import ORDINALS, WORDS
+from training.generator.words import (
+    PITCH,
+    Style,
+    at_most,
+    clock,
+    code,
+    date,
+    joined,
+    largest_size,
+    number,
+    percent,
+    phrase_in,
+    price,
+    pseudo,
+    reading,
+    word,
+)
 
 READ = [
     "What does the text say?",
@@ -37,7 +51,7 @@ READ = [
     "What words are in the image?",
 ]
 ASK_VALUE = {
-    "price": ["What price is shown?", "What is the price?", "How much does it cost?"],
+    "price": ["What price is shown?", "What is the price?", "Which price is written?"],
     "date": ["What date is shown?", "What is the date?", "Which date is written?"],
     "code": ["What code is shown?", "What is the code?", "Read the code."],
     "time": ["What time is shown?", "What is the time?", "Which time is written?"],
@@ -53,25 +67,41 @@ _VALUES: dict[str, Callable[[Random], str]] = {
     "number": number,
 }
 _CAPTIONS = {
-    "price": ["Price", "Total", "Only", "Now"],
-    "date": ["Date", "Due", "On"],
-    "code": ["Code", "Ref", "Room", "Gate"],
-    "time": ["Time", "At", "Open"],
-    "percent": ["Off", "Rate", "Up"],
-    "number": ["No", "Page", "Total"],
+    "price": ["Price", "Total", "Cost", "Rent"],
+    "date": ["Date", "Due"],
+    "code": ["Code", "Room", "Order"],
+    "time": ["Time", "Open", "Close"],
+    "percent": ["Rate", "Growth", "Margin"],
+    "number": ["Number", "Page", "Score"],
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line as printed; of a value also its sort and the value without its caption."""
+    """The pieces of a line as printed; of a value also its sort (it is the last piece) and its caption."""
 
-    text: str
+    pieces: list[str]
     sort: str = "words"
-    value: str | None = None
+    caption: str | None = None
 
-    def upper(self) -> Line:
-        return Line(self.text.upper(), self.sort, self.value and self.value.upper())
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The lines and their runs, piece by piece."""
+
+    lines: list[Line]
+    runs: list[list[Run]]
+
+    @property
+    def all(self) -> list[Run]:
+        return [run for runs in self.runs for run in runs]
+
+    @property
+    def lower(self) -> str:
+        return joined(self.all).lower()
+
+    def has(self, asked: str) -> bool:
+        return asked.lower() in self.lower
 
 
 def draw_text(brief: Brief) -> Drawing:
@@ -80,15 +110,16 @@ def draw_text(brief: Brief) -> Drawing:
     canvas = Canvas(random, brief.grid, ground)
     if chance(random, 0.12):
         _two_tone(canvas, ground)
-    lines = _print_lines(brief, canvas, ink)
-    full = "\n".join(line.text for line in lines)
+    printed = _print_lines(brief, canvas, ink)
     questions = [
-        *_about_lines(random, lines, full),
-        *_about_words(random, full.split()),
-        *_about_values(random, lines),
-        *_contains(random, full.split()),
+        *_about_all(random, printed),
+        *_about_lines(random, printed),
+        *_about_words(random, printed),
+        *_about_values(random, printed),
+        *_contains(random, printed),
+        *_about_missing(random, printed),
     ]
-    return Drawing(canvases=[canvas], questions=questions)
+    return Drawing(canvases=[canvas], questions=at_most(random, questions))
 
 
 def _two_tone(canvas: Canvas, ground: RGB) -> None:
@@ -96,150 +127,238 @@ def _two_tone(canvas: Canvas, ground: RGB) -> None:
     canvas.pen.rectangle([0, top, canvas.width, canvas.height], fill=vary(canvas.random, ground, 14))
 
 
-def _print_lines(brief: Brief, canvas: Canvas, ink: RGB) -> list[Line]:
+def _print_lines(brief: Brief, canvas: Canvas, ink: RGB) -> Printed:
     random = brief.random
-    margin, face = random.randint(4, 12), pick_face(random, brief.faces)
-    free = canvas.width - 2 * margin
-    height = canvas.height - 2 * margin
-    weights = [4, 4, 3, 1] if brief.level > 0.5 else [5, 3, 0, 0]
-    count = max(1, min(random.choices([1, 2, 3, 4], weights)[0], height // LINE_HEIGHT))
-    usual = random.choice([14, 15, 16, 18, 20])
-    room = max(4, min(int(free / (usual * 0.6)), int(10 + 12 * brief.level)))
-    lines = [_invent_line(random, room) for _ in range(count)]
-    if chance(random, 0.15):
-        lines = [line.upper() for line in lines]
+    margin, face = random.randint(6, 12), pick_face(random, brief.faces)
+    free, height = canvas.width - 2 * margin, canvas.height - 2 * margin
+    weights = [4, 5, 4, 3] if brief.level >= 0.5 else [4, 4, 0, 0]
+    count = max(1, min(random.choices([1, 2, 3, 4], weights)[0], int(height / (PITCH * MIN_TYPE))))
+    largest = largest_size(free, 8, height, count)
+    style = Style(face, random.randint(MIN_TYPE, largest), ink)
+    lines = _invent_lines(brief, style, free, count)
 
-    spacing = random.uniform(1.15, 1.6)
-    fitting = min(fit_size(face, line.text, free, MAX_TYPE, MIN_TYPE) for line in lines)
-    size = _pick_size(random, min(fitting, int(height / (count * spacing))), usual)
-    block = count * size * spacing
+    pitch = style.size * random.uniform(PITCH, 1.7)
+    if count > 1:
+        pitch = min(pitch, (height - PITCH * style.size) / (count - 1))
+    block = pitch * (count - 1) + PITCH * style.size
+    widths = [_width(style, line.pieces) for line in lines]
+    x = margin + random.random() * max(0, free - max(widths))
     y = margin + random.random() * max(0, height - block)
-    anchor = random.choice(["left", "left", "middle"])
-    width = max(text_width(face, size, line.text) for line in lines)
-    x = margin + random.random() * max(0, free - width)
     if chance(random, 0.1):
         gap = random.randint(2, 5)
-        canvas.pen.rectangle([x - gap, y - gap, x + width + gap, y + block + gap], outline=ink)
-    for line in lines:
-        canvas.text(x if anchor == "left" else x + width / 2, y, line.text, face, size, ink, anchor)
-        y += size * spacing
+        canvas.pen.rectangle([x - gap, y - gap, x + max(widths) + gap, y + block + gap], outline=ink)
+    is_centred = chance(random, 0.33)
+    runs = []
+    for i, (line, width) in enumerate(zip(lines, widths, strict=True)):
+        left = x + (max(widths) - width) / 2 if is_centred else x
+        runs.append(_print_line(canvas, left, y + i * pitch, line, style, i))
+    return Printed(lines, runs)
+
+
+def _width(style: Style, pieces: list[str]) -> float:
+    return sum(map(style.width, pieces)) + style.width(" ") * (len(pieces) - 1)
+
+
+def _print_line(canvas: Canvas, x: float, y: float, line: Line, style: Style, i: int) -> list[Run]:
+    runs: list[Run] = []
+    for place, piece in enumerate(line.pieces):
+        row = runs[0] if line.caption and runs else None
+        run = canvas.text(x, y, piece, style.face, style.size, style.ink, line=i, place=place, row=row)
+        runs.append(run)
+        x = run.end + style.width(" ")
+    return runs
+
+
+def _invent_lines(brief: Brief, style: Style, free: float, count: int) -> list[Line]:
+    """Lines that fit; no word comes twice in them."""
+    random = brief.random
+    used: set[str] = set()
+    strange = random.randrange(count) if chance(random, 0.1) else None  # the line with a made-up word
+    lines = []
+    for i in range(count):
+        line = None
+        if i != strange and chance(random, 0.42):
+            line = _invent_value(random, style, free, used)
+        lines.append(line or Line(_invent_words(brief, style, free, used, has_pseudo=i == strange)))
+        used.update(piece.lower().removesuffix(":") for piece in lines[-1].pieces)
     return lines
 
 
-def _pick_size(random: Random, largest: int, usual: int) -> int:
-    if chance(random, 0.45):
-        size = largest
-    else:
-        size = random.randint(min(usual, largest), largest) if largest > usual else largest
-    return max(MIN_TYPE, size)
+def _invent_value(random: Random, style: Style, free: float, used: set[str]) -> Line | None:
+    """A value with or without a caption, or None where none fits."""
+    for _ in range(8):
+        sort = random.choice(list(_VALUES))
+        value, caption = _VALUES[sort](random), random.choice(_CAPTIONS[sort])
+        end = random.choice(["", ":", ":"])
+        has_caption = chance(random, 0.65) and caption.lower() not in used
+        if has_caption and _width(style, [caption + end, value]) <= free:
+            return Line([caption + end, value], sort, caption)
+        if style.width(value) <= free and value not in used:
+            return Line([value], sort)
+    return None
 
 
-def _invent_line(random: Random, room: int) -> Line:
-    """Words up to `room` characters, or a value with or without a caption."""
-    if chance(random, 0.55):
-        return Line(" ".join(_words(random, room)))
-    sort = random.choice(list(_VALUES))
-    value = _VALUES[sort](random)
-    text = value
-    if chance(random, 0.4):
-        caption = random.choice(_CAPTIONS[sort])
-        if len(caption) + 2 + len(value) <= room:
-            text = f"{caption}{random.choice(['', ':'])} {value}"
-    return Line(text, sort, value)
-
-
-def _words(random: Random, room: int) -> list[str]:
+def _invent_words(brief: Brief, style: Style, free: float, used: set[str], *, has_pseudo: bool) -> list[str]:
+    random = brief.random
+    wanted = random.choices([1, 2, 3], [3, 4, 3] if brief.level >= 0.5 else [3, 3, 0])[0]
     words: list[str] = []
-    while True:
-        new = word(random)
-        if sum(map(len, words)) + len(words) + len(new) > room:
-            return words or [new[:room]]
+    for _ in range(30):
+        new = pseudo(random) if has_pseudo and not words else word(random)
+        taken = used | {known.lower() for known in words}
+        if new.lower() in taken or _width(style, [*words, new]) > free:
+            continue
         words.append(new)
-        if chance(random, 0.38):
-            return words
+        if len(words) == wanted:
+            break
+    random.shuffle(words)
+    short = [known for known in WORDS if known not in used]
+    return words or [min(short, key=style.width)]
 
 
-def _about_lines(random: Random, lines: list[Line], full: str) -> list[Question]:
-    questions = [Question("read", random.choice(READ), full)]
-    if chance(random, 0.15):
-        questions.append(Question("desc", random.choice(DESCRIBE), f"Text: {full}"))
-    if len(lines) > 1:
-        questions += _nth_line(random, [line.text for line in lines])
-    if chance(random, 0.4):
-        wording = random.choice(
-            [
-                "How many lines of text are there?",
-                "How many lines does the text have?",
-                "Count the lines of text.",
-            ]
-        )
-        questions.append(Question("count", wording, str(len(lines))))
+def _about_all(random: Random, printed: Printed) -> list[Question]:
+    full = "\n".join(joined(runs) for runs in printed.runs)
+    has_little = len(printed.all) < 4
+    wordings = random.sample(READ, 2 if has_little or chance(random, 0.3) else 1)
+    questions = [Question("read", text, full, "print", tuple(printed.all)) for text in wordings]
+    if has_little or chance(random, 0.25):
+        wordings = [
+            "How many lines of text are there?",
+            "How many lines does the text have?",
+            "Count the lines of text.",
+        ]
+        questions.append(Question("count", random.choice(wordings), str(len(printed.lines))))
     return questions
 
 
-def _nth_line(random: Random, texts: list[str]) -> list[Question]:
-    i = random.randrange(len(texts))
-    wordings = [
-        f"What is written on line {i + 1}?",
-        f"Read the {ORDINALS[i]} line.",
-        f"What does the {ORDINALS[i]} line say?",
-        f"Read line {i + 1}.",
-    ]
-    questions = [Question("line", random.choice(wordings), texts[i])]
-    if chance(random, 0.5):
+def _about_lines(random: Random, printed: Printed) -> list[Question]:
+    rows = printed.runs
+    questions = []
+    for i in random.sample(range(len(rows)), min(len(rows), 2)):
+        wordings = [
+            f"What is written on line {i + 1}?",
+            f"Read the {ORDINALS[i]} line.",
+            f"What does the {ORDINALS[i]} line say?",
+            f"Read line {i + 1}.",
+        ]
+        questions.append(reading("line", random.choice(wordings), *rows[i]))
+    if len(rows) > 1 and chance(random, 0.5):
         wordings = ["What does the last line say?", "Read the last line.", "What is on the bottom line?"]
-        questions.append(Question("line", random.choice(wordings), texts[-1]))
-    if chance(random, 0.5):
-        i = random.randrange(len(texts) - 1)
-        if texts.count(texts[i]) == 1:
-            wordings = [f'Which line comes after "{texts[i]}"?', f'What is written below "{texts[i]}"?']
-            questions.append(Question("next", random.choice(wordings), texts[i + 1]))
+        questions.append(reading("line", random.choice(wordings), *rows[-1]))
+    if len(rows) > 1 and chance(random, 0.4):
+        i = random.randrange(len(rows) - 1)
+        asked = joined(rows[i])
+        wordings = [f'Which line comes after "{asked}"?', f'What is written below "{asked}"?']
+        keys = ((asked, tuple(rows[i])),)
+        for text in _once(random, wordings, asked):
+            questions.append(Question("next", text, joined(rows[i + 1]), "print", tuple(rows[i + 1]), keys))
     return questions
 
 
-def _about_words(random: Random, words: list[str]) -> list[Question]:
-    questions = []
-    if chance(random, 0.4):
-        wording = random.choice(["What is the first word?", "Read the first word."])
-        questions.append(Question("word", wording, words[0]))
-    if chance(random, 0.4):
-        wording = random.choice(["What is the last word?", "Read the last word."])
-        questions.append(Question("word", wording, words[-1]))
-    if len(words) > 1 and chance(random, 0.5):
-        i = random.randrange(len(words) - 1)
-        if words.count(words[i]) == 1:
-            questions.append(Question("next", f'Which word comes after "{words[i]}"?', words[i + 1]))
+def _once(random: Random, wordings: list[str], asked: str) -> list[str]:
+    """One wording in which the phrase asked for stands once only, or none: "here" is a part of "where" too."""
+    clear = [text for text in wordings if text.count(asked) == 1]
+    return [random.choice(clear)] if clear else []
+
+
+def _is_word(run: Run) -> bool:
+    return run.text.isalpha()
+
+
+def _about_words(random: Random, printed: Printed) -> list[Question]:
+    runs, questions = printed.all, []
+    if _is_word(runs[0]) and chance(random, 0.35):
+        text = random.choice(["What is the first word?", "Read the first word.", "Which word comes first?"])
+        questions.append(reading("word", text, runs[0]))
+    if _is_word(runs[-1]) and chance(random, 0.35):
+        text = random.choice(["What is the last word?", "Read the last word.", "Which word comes last?"])
+        questions.append(reading("word", text, runs[-1]))
+    if len(printed.runs) > 1 and chance(random, 0.35):
+        i = random.randrange(len(printed.runs))
+        if _is_word(printed.runs[i][0]):
+            wordings = [
+                f"What is the first word of line {i + 1}?",
+                f"Which word is first on line {i + 1}?",
+                f"Read the first word of the {ORDINALS[i]} line.",
+            ]
+            questions.append(reading("word", random.choice(wordings), printed.runs[i][0]))
+    pairs = [(a, b) for a, b in pairwise(runs) if _is_word(a) and _is_word(b)]
+    for a, b in random.sample(pairs, min(len(pairs), 2)):
+        for text in _once(random, _next_wordings(a.text), a.text):
+            questions.append(Question("next", text, b.text, "print", (b,), ((a.text, (a,)),)))
     return questions
 
 
-def _about_values(random: Random, lines: list[Line]) -> list[Question]:
-    """A value is asked for where there is one of its sort; now and then where there is none."""
-    questions = []
-    sorts = [line.sort for line in lines]
-    for sort, wordings in ASK_VALUE.items():
-        if sorts.count(sort) == 1 and chance(random, 0.8):
-            value = lines[sorts.index(sort)].value or ""
-            questions.append(Question("kind", random.choice(wordings), value))
-    if chance(random, 0.35):
-        missing = [sort for sort in ("price", "date", "time", "percent") if sort not in sorts]
-        sort = random.choice(missing or [""])
-        if sort:
-            name = "percentage" if sort == "percent" else sort
-            questions.append(Question("neg", random.choice(ASK_VALUE[sort]), absent(name)))
-    return questions
-
-
-def _contains(random: Random, words: list[str]) -> list[Question]:
-    if not chance(random, 0.5):
-        return []
-    if chance(random, 0.5):
-        asked, answer = random.choice(words), "Yes"
-    else:
-        asked = word(random)
-        answer = "Yes" if asked in words else "No"
-    wordings = [
-        f'Does the text contain "{asked}"?',
-        f'Is the word "{asked}" in the image?',
-        f'Does the image say "{asked}"?',
+def _next_wordings(asked: str) -> list[str]:
+    return [
+        f'Which word comes after "{asked}"?',
+        f'What is the next word after "{asked}"?',
+        f'What stands after "{asked}"?',
     ]
-    return [Question("yesno", random.choice(wordings), answer)]
+
+
+def _about_values(random: Random, printed: Printed) -> list[Question]:
+    """A value is asked for where there is one of its sort, by the sort or by its caption."""
+    questions = []
+    sorts = [line.sort for line in printed.lines]
+    for line, runs in zip(printed.lines, printed.runs, strict=True):
+        is_clear = sorts.count(line.sort) == 1
+        if line.sort == "number":  # what else is made of digits may be called a number too
+            is_clear = is_clear and not set(sorts) - {"words", "number"}
+        if line.sort != "words" and is_clear and chance(random, 0.85):
+            questions.append(_ask_value(random.choice(ASK_VALUE[line.sort]), line, runs))
+        if line.caption and chance(random, 0.7):
+            name = line.caption
+            wordings = [f"What is the {name.lower()}?", f"What is the {name}?", f'What does "{name}" say?']
+            questions.append(
+                _ask_value(random.choice(wordings[: 2 if name not in ("Open", "Close") else 3]), line, runs)
+            )
+    return list({question.text: question for question in questions}.values())
+
+
+def _ask_value(text: str, line: Line, runs: list[Run]) -> Question:
+    is_named = line.caption is not None and line.caption.lower() in text.lower()
+    keys = ((phrase_in(text, line.caption or ""), (runs[0],)),) if is_named else ()
+    return Question("kind", text, runs[-1].text, "print", (runs[-1],), keys)
+
+
+def _contains(random: Random, printed: Printed) -> list[Question]:
+    questions = []
+    known = [run for run in printed.all if _is_word(run)]
+    wordings = [
+        'Does the text contain "{}"?',
+        'Is the word "{}" in the image?',
+        'Does the image say "{}"?',
+        'Is "{}" written here?',
+    ]
+    if known and chance(random, 0.6):
+        run = random.choice(known)
+        for text in _once(random, [wording.format(run.text) for wording in wordings], run.text):
+            questions.append(Question("yesno", text, "Yes", "look", (run,), ((run.text, (run,)),)))
+    if chance(random, 0.7) and (asked := _missing_word(random, printed)):
+        for text in _once(random, [wording.format(asked) for wording in wordings], asked):
+            questions.append(Question("yesno", text, "No", "look", (), ((asked, ()),)))
+    return questions
+
+
+def _missing_word(random: Random, printed: Printed) -> str | None:
+    asked = word(random)
+    return None if printed.has(asked) else asked
+
+
+def _about_missing(random: Random, printed: Printed) -> list[Question]:
+    questions = []
+    sorts = [line.sort for line in printed.lines]
+    missing = [sort for sort in ("price", "date", "time", "percent", "code") if sort not in sorts]
+    sort = random.choice(missing)
+    name = "percentage" if sort == "percent" else sort
+    if not printed.has(name) and chance(random, 0.5):
+        text = random.choice(ASK_VALUE[sort])
+        questions.append(Question("neg", text, absent(name), "look", (), ((name, ()),)))
+    if chance(random, 0.4) and (asked := _missing_word(random, printed)):
+        for text in _once(random, _next_wordings(asked), asked):
+            questions.append(Question("neg", text, absent(asked), "look", (), ((asked, ()),)))
+    if chance(random, 1 if len(printed.all) < 3 else 0.06):
+        i = random.randrange(len(sorts), len(ORDINALS))
+        text = random.choice([f"What is written on line {i + 1}?", f"Read line {i + 1}."])
+        questions.append(Question("neg", text, absent(f"line {i + 1}"), "look"))
+    return questions

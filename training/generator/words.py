@@ -1,43 +1,96 @@
-"""Pieces of text: words real and made up, prices, dates, codes, numbers."""
+"""Pieces of text: invented (words, prices, dates, codes, numbers), measured, printed, and found again in a question."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
-from training.generator.brief import chance
-from training.generator.vocabulary import CITIES, COUNTRIES, ITEMS, METRICS, MONTHS, NAMES, WORDS
+from training.generator.brief import Question, chance
+from training.generator.canvas import Canvas, Run
+from training.generator.fonts import MIN_TYPE, Face, text_width
+from training.generator.palette import RGB
+from training.generator.vocabulary import CITIES, COUNTRIES, ITEMS, METRICS, MONTHS, NAMES, TEAMS, WORDS
+
+MAX_TYPE = 34
+PITCH = 1.25  # from one line to the next, in sizes, at least
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
-_LETTERS, _DIGITS = "ABCDEFGHJKLMNPQRSTUVWXYZ", "0123456789"
-_CODES = ["A9-999", "AA-9999", "AAA-9999", "AA999", "AAA999", "99-AA-99", "#99999", "AA 9999"]
+_LETTERS, _DIGITS = "ABCDEFGHJKLMNPRSTUVWXYZ", "0123456789"  # no letter that looks like a digit
+_CODES = ["A99", "A-99", "AA99", "AA-99", "A999", "A-999", "AAA99", "AA-999", "AAA999", "99A", "#9999"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a text is printed."""
+
+    face: Face
+    size: int
+    ink: RGB
+
+    def width(self, text: str) -> float:
+        return text_width(self.face, self.size, text)
+
+
+def print_words(
+    canvas: Canvas, x: float, y: float, words: list[str], style: Style, *, line: int = 0, middle: bool = False
+) -> list[Run]:
+    """Print words, each a run of its own, with the face's space between; x is the left end, or the middle."""
+    space = style.width(" ")
+    if middle:
+        x -= (sum(map(style.width, words)) + space * (len(words) - 1)) / 2
+    runs = []
+    for place, word in enumerate(words):
+        runs.append(canvas.text(x, y, word, style.face, style.size, style.ink, line=line, place=place))
+        x = runs[-1].end + space
+    return runs
+
+
+def largest_size(free: float, letters: float, height: float, lines: float) -> int:
+    """The size in which about so many letters and lines still find room."""
+    return max(MIN_TYPE, min(MAX_TYPE, int(free / (0.62 * letters)), int(height / (PITCH * lines))))
+
+
+def phrase_in(text: str, name: str) -> str:
+    """A printed name (its colon aside) as a question says it, in the question's own case."""
+    name = name.removesuffix(":")
+    start = text.lower().index(name.lower())
+    return text[start : start + len(name)]
+
+
+def joined(runs: tuple[Run, ...] | list[Run]) -> str:
+    return " ".join(run.text for run in runs)
+
+
+def reading(kind: str, text: str, *runs: Run) -> Question:
+    """A question whose answer is what the runs say."""
+    return Question(kind, text, joined(runs), "print", source=runs)
+
+
+def at_most(random: Random, questions: list[Question], most: int = 10) -> list[Question]:
+    """As many of the questions, in their order; the first always stays."""
+    if len(questions) <= most:
+        return questions
+    kept = sorted([0, *random.sample(range(1, len(questions)), most - 1)])
+    return [questions[i] for i in kept]
 
 
 def pseudo(random: Random) -> str:
-    """One to three syllables that mean nothing."""
-    return "".join(
+    """Two syllables that mean nothing, of three to six letters in all, capitalised."""
+    letters = "".join(
         random.choice(_CONSONANTS)
         + random.choice(_VOWELS)
-        + (random.choice("nrlstm") if chance(random, 0.35) else "")
-        for _ in range(random.randint(1, 3))
+        + (random.choice("nrlstm") if chance(random, 0.45) else "")
+        for _ in range(random.choice([1, 2, 2, 2]))
     )
-
-
-def cased(random: Random, word: str) -> str:
-    style = random.random()
-    if style < 0.5:
-        return word.capitalize()
-    return word.upper() if style < 0.72 else word
+    return (letters if len(letters) > 2 else letters + random.choice("nrlstm")).capitalize()
 
 
 def word(random: Random) -> str:
-    source = random.random()
-    if source < 0.55:
-        return cased(random, random.choice(WORDS))
-    if source < 0.75:
-        return cased(random, random.choice(random.choice([ITEMS, NAMES, CITIES, METRICS, COUNTRIES])))
-    if source < 0.93:
-        return cased(random, pseudo(random))
-    return "".join(random.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(random.randint(3, 7)))
+    """A known word as it is printed."""
+    if chance(random, 0.55):
+        known = random.choice(WORDS)
+        return known.capitalize() if chance(random, 0.55) else known
+    return random.choice(random.choice([ITEMS, ITEMS, NAMES, CITIES, METRICS, COUNTRIES, TEAMS]))
 
 
 def price(random: Random) -> str:
@@ -59,20 +112,17 @@ def money(random: Random, largest: int) -> str:
 
 def date(random: Random) -> str:
     year, month, day = random.randint(1990, 2031), random.randint(1, 12), random.randint(1, 28)
-    name = MONTHS[month - 1]
     return random.choice(
         [
             f"{year}-{month:02d}-{day:02d}",
             f"{day:02d}/{month:02d}/{year}",
-            f"{day} {name} {year}",
-            f"{name} {day}, {year}",
-            f"{day:02d}.{month:02d}.{year}",
+            f"{day} {MONTHS[month - 1]} {year}",
         ]
     )
 
 
 def clock(random: Random) -> str:
-    return f"{random.randint(0, 23)}:{random.randint(0, 59):02d}" + random.choice(["", "", " AM", " PM"])
+    return f"{random.randint(0, 23)}:{random.randint(0, 59):02d}"
 
 
 def percent(random: Random) -> str:
@@ -80,6 +130,7 @@ def percent(random: Random) -> str:
 
 
 def code(random: Random) -> str:
+    """Three to six letters and digits."""
     pools = {"A": _LETTERS, "9": _DIGITS}
     return "".join(
         random.choice(pools.get(sign, sign)) if sign in pools else sign for sign in random.choice(_CODES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    vocab_size: int = 1024
+    vocab_size: int = 2896
     hidden_size: int = 256
     num_layers: int = 6
     num_heads: int = 8
@@ -17,8 +17,8 @@ class NetworkConfig:
     mrope_section: tuple[int, int, int] = (1, 3, 12)  # frequencies for time, height, width
     norm_eps: float = 1e-6
     vision_size: int = 192
-    vision_depth: int = 4
-    vision_heads: int = 4
+    vision_depth: int = 6
+    vision_heads: int = 3
     vision_ratio: int = 4  # width of the feed-forward in widths of the tower
     patch_size: int = 14
     merge_size: int = 2

@@ -17,23 +17,31 @@ from training.network.attention import attend, rotate
 from training.network.config import NetworkConfig
 
 EARLY, LATE = 2, 4  # the trainer looks at the states before these layers
+# Layers whose attention is guided: where a word is printed, where the answer stands, where its next token stands.
+MATCH_LAYER, FIELD_LAYER, ANSWER_LAYER = 1, 3, LATE
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Attention to report: in sequence b, from position query to position key. `every` skips kv heads."""
+    """Attention to report: in sequence b, from position query to position key. `every` skips kv heads.
+
+    Entries of one group are looked at together: how they share the attention is free.
+    """
 
     b: Tensor
     query: Tensor
     key: Tensor
+    group: Tensor
+    weights: Tensor  # of the groups
     every: int = 1
 
 
 @dataclass(slots=True)
 class Trace:
-    """States [B, S, hidden] before the layers EARLY and LATE; attention [watched, heads] by layer."""
+    """States [B, S, hidden] before the layers EARLY, FIELD_LAYER and LATE; attention [watched, heads] by layer."""
 
     early: Tensor
+    middle: Tensor
     late: Tensor
     watched: dict[int, Tensor] = field(default_factory=dict)
 
@@ -117,10 +125,12 @@ class Decoder(nn.Module):
         """Embeddings [B, S, hidden], positions [3, B, S], bias [B, S, S] -> normed states [rows, hidden]."""
         cos, sin = self._angles(position_ids, x.dtype)
         bias = self._bias_of_heads(bias)
-        trace = Trace(early=x, late=x)
+        trace = Trace(early=x, middle=x, late=x)
         for number, layer in enumerate(self.layers):
             if number == EARLY:
                 trace.early = x
+            if number == FIELD_LAYER:
+                trace.middle = x
             if number == LATE:
                 trace.late = x
             is_last = number == len(self.layers) - 1

@@ -13,28 +13,30 @@ import torch
 from torch import Tensor
 
 from training.conversation import SYSTEM_PROMPTS
-from training.generator import TASKS, Sample, sample
+from training.generator import Sample, sample
 from training.generator.fonts import Face
-from training.generator.labels import NUM_TRAITS, SLOTS, Labels, label
-from training.network import Watch
+from training.generator.labels import IGNORED, Labels, label
+from training.network import PLACES, Watch
 from training.patches import clip_patches, still_patches
 from training.tokenizer import Tokenizer
-from training.train.pack import SHARED, Mode, Packed, PackOptions, pack
-from training.train.printed import PrintedText
-from training.train.schedule import MIXTURE, StepPlan
+from training.train.looks import Looks
+from training.train.pack import SHARED, Packed, PackedLook, PackOptions, pack
+from training.train.schedule import StepPlan, draw_task
 
 BLOCKED = -1e4  # added to scores that must not count
-_MODES: list[Mode] = ["plain", "follow", "question_first"]
 _PADDING = 10**6  # branch of the positions past a sequence's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the pictures show, by cell: see `generator.labels`."""
+    """What the pictures show, by cell: see `generator.labels`. [N * C, ...] each."""
 
-    characters: Tensor  # [N, C, SLOTS]
-    traits: Tensor  # [N, C, 2 * NUM_TRAITS]
-    order: Tensor  # [N, C, MAX_ORDER]
+    characters: Tensor
+    traits: Tensor
+    flags: Tensor
+    order: Tensor
+    words: Tensor  # [N * C, 3]: its own, that of its row, that of its column
+    places: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,11 @@ class Conversation:
     targets: Tensor  # [A]
     weights: Tensor  # [A]: an answer of n tokens weighs sqrt(n) in all
     answers: list[tuple[str, int]]  # task/kind and number of tokens, in the order of the targets
-    question_watch: Watch | None
-    answer_watch: Watch | None
-    ranks: Tensor | None  # of the characters that answer_watch looks for
+    match_watch: Watch | None
+    field_watch: Watch | None
+    place_watch: Watch | None
+    ranked: Tensor  # [R] in B * S: positions that predict a single character
+    ranks: Tensor  # [R]: which of its cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +75,13 @@ def make_batch(
 ) -> Batch:
     random = Random(seed)
     samples = _draw_samples(random, plan, faces)
-    is_clip = plan.kind == "clip"
-    labels = [[] if is_clip else [label(canvas) for canvas in drawn.canvases] for drawn in samples]
+    labels = [[label(canvas) for canvas in drawn.canvases] for drawn in samples]
     patches = [array for drawn in samples for array in _patches(drawn, plan.grid)]
     conversation = None
     if plan.is_joint:
         packed = _pack_all(random, plan, samples, labels, tokenizer, max_text)
         conversation = _collate(packed, dtype)
+    is_clip = plan.kind == "clip"
     return Batch(
         grid=plan.grid,
         patches=torch.from_numpy(np.stack(patches)).to(dtype),
@@ -87,17 +91,10 @@ def make_batch(
 
 
 def _draw_samples(random: Random, plan: StepPlan, faces: tuple[Face, ...]) -> list[Sample]:
-    tasks = [task for task in MIXTURE if TASKS[task].fits(plan.grid)]
     frames = random.choice([4, 4, 6, 8]) if plan.kind == "clip" else None
     samples = []
     for _ in range(plan.num_samples):
-        if not plan.is_joint and random.random() < 0.75:
-            task = "page" if random.random() < 0.65 else "shapes"
-        elif plan.kind == "single":
-            task = random.choices(tasks, [MIXTURE[task] for task in tasks])[0]
-        else:
-            task = plan.kind
-        seed = random.getrandbits(60)
+        task, seed = draw_task(random, plan), random.getrandbits(60)
         samples.append(sample(seed, task, plan.grid, level=plan.level, faces=faces, frames=frames))
     return samples
 
@@ -109,10 +106,16 @@ def _patches(drawn: Sample, grid: tuple[int, int]) -> list[np.ndarray]:
 
 
 def _shown(labels: list[Labels]) -> Shown:
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([getattr(one, name) for one in labels]))
+
     return Shown(
-        characters=torch.from_numpy(np.stack([one.characters.reshape(-1, SLOTS) for one in labels])),
-        traits=torch.from_numpy(np.stack([one.traits.reshape(-1, 2 * NUM_TRAITS) for one in labels])),
-        order=torch.from_numpy(np.stack([one.order for one in labels])),
+        characters=joined("characters"),
+        traits=joined("traits"),
+        flags=joined("flags"),
+        order=joined("order"),
+        words=torch.stack([joined(name) for name in ("word", "row", "column")], 1),
+        places={name: joined(name) for name in PLACES},
     )
 
 
@@ -125,19 +128,11 @@ def _pack_all(
     max_text: int,
 ) -> list[Packed]:
     system_prompt = random.choice(SYSTEM_PROMPTS) if random.random() < 0.1 else None
-    mode: Mode = "plain"
-    if plan.level > 0.3:
-        mode = random.choices(_MODES, [0.92, 0.03, 0.05])[0]
     packed = []
     for drawn, shown in zip(samples, labels, strict=True):
-        options = PackOptions(
-            max_text=max_text,
-            system_prompt=system_prompt,
-            has_talk=random.random() < 0.04,
-            mode=mode,
-        )
-        printed = PrintedText(drawn, shown, plan.grid) if shown else None
-        packed.append(pack(drawn, printed, tokenizer, random, plan.grid, options))
+        options = PackOptions(max_text=max_text, system_prompt=system_prompt, has_talk=random.random() < 0.04)
+        looks = Looks(drawn, shown, plan.grid)
+        packed.append(pack(drawn, looks, tokenizer, random, plan.grid, options))
     return packed
 
 
@@ -155,8 +150,12 @@ def _collate(packed: list[Packed], dtype: torch.dtype) -> Conversation:
         bias[b][_may_look(one, S)] = 0
     answers = [answer for one in packed for answer in one.answers]
     weights = np.concatenate([np.full(count, count**-0.5, np.float32) for _, count in answers])
-    question_watch, _ = _watch([[(*look, 0) for look in one.question_looks] for one in packed], every=2)
-    answer_watch, ranks = _watch([one.answer_looks for one in packed], every=1)
+    ranked = [
+        (b * S + look.query, look.rank)
+        for b, one in enumerate(packed)
+        for look in one.place_looks
+        if look.rank != IGNORED
+    ]
     return Conversation(
         token_ids=torch.from_numpy(token_ids),
         position_ids=torch.from_numpy(position_ids),
@@ -166,9 +165,11 @@ def _collate(packed: list[Packed], dtype: torch.dtype) -> Conversation:
         targets=torch.tensor([token for one in packed for _, token in one.targets]),
         weights=torch.from_numpy(weights),
         answers=answers,
-        question_watch=question_watch,
-        answer_watch=answer_watch,
-        ranks=ranks,
+        match_watch=_watch([one.match_looks for one in packed], every=2),
+        field_watch=_watch([one.field_looks for one in packed], every=2),
+        place_watch=_watch([one.place_looks for one in packed], every=1),
+        ranked=torch.tensor([row for row, _ in ranked], dtype=torch.int64),
+        ranks=torch.tensor([rank for _, rank in ranked], dtype=torch.int64),
     )
 
 
@@ -181,10 +182,20 @@ def _may_look(one: Packed, length: int) -> np.ndarray:
     return (index[None] <= index[:, None]) & (is_same | sees_shared)
 
 
-def _watch(looks: list[list[tuple[int, int, int]]], every: int) -> tuple[Watch | None, Tensor | None]:
-    """The looks (from, to, rank) of all sequences as tensors; None if there are none."""
-    rows = [(b, *look) for b, found in enumerate(looks) for look in found]
-    if not rows:
-        return None, None
-    b, query, key, ranks = torch.tensor(rows).T.contiguous()
-    return Watch(b, query, key, every), ranks
+def _watch(looks: list[list[PackedLook]], every: int) -> Watch | None:
+    """The looks of all sequences as tensors; None if there are none."""
+    entries: list[tuple[int, int, int, int]] = []  # sequence, from, to, group
+    weights: list[float] = []
+    for b, found in enumerate(looks):
+        for look in found:
+            if look.is_spread:  # each key for itself
+                for key in look.keys:
+                    entries.append((b, look.query, key, len(weights)))
+                    weights.append(1 / len(look.keys))
+            else:
+                entries.extend((b, look.query, key, len(weights)) for key in look.keys)
+                weights.append(1.0)
+    if not entries:
+        return None
+    b, query, key, group = torch.tensor(entries).T.contiguous()
+    return Watch(b, query, key, group, torch.tensor(weights), every)

@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.generator.figures import SHAPES
-from training.generator.labels import IGNORED, NUM_CHARACTERS, NUM_TRAITS
-from training.network import MAX_SIDE, Network, Trace, Watch
-from training.network.decoder import EARLY, LATE
+from training.generator.labels import IGNORED, NO_WORD, NUM_CHARACTERS, NUM_TRAITS
+from training.network import MAX_SIDE, PLACES, Network, Trace, Watch
+from training.network.decoder import ANSWER_LAYER, FIELD_LAYER, MATCH_LAYER
 from training.train.batch import Batch, Conversation, Shown
 
 VISION_WEIGHT = 1.2
-TRAITS_WEIGHT = 6.0
-QUESTION_LAYER, ANSWER_LAYER = EARLY, LATE  # whose attention is guided
+TRAITS_WEIGHT, FLAGS_WEIGHT = 6.0, 3.0
+LABEL_WEIGHTS = {"row": 0.6, "column": 0.6}
+PLACE_WEIGHTS = {"ordinal": 0.4, "line": 0.3, "place": 0.3, "region": 0.4}
 
 
 @dataclass(slots=True)
@@ -31,64 +32,117 @@ class Report:
     answers: list[tuple[str, bool]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """The cells that hold the middle of exactly one shape."""
-
-    cells: Tensor  # in N * C
-    shapes: Tensor
-    colors: Tensor
-
-
-def loss_of(network: Network, batch: Batch, guidance: float) -> tuple[Tensor, Report]:
+def loss_of(
+    network: Network, batch: Batch, words: Tensor, guidance: float, relations: float = 1.0
+) -> tuple[Tensor, Report]:
+    """`words`: the token of every known word, in the order of their numbers. `relations` weighs what vision is
+    taught of words, labels and places."""
     report = Report()
     features, states = network.visual(batch.patches, batch.grid)
     loss = torch.zeros(())
     if batch.shown is not None:
-        loss = loss + VISION_WEIGHT * _vision_loss(network, features, states, batch.shown, report)
+        vision = _vision_loss(network, features.flatten(0, 1), states, batch.shown, words, report, relations)
+        loss = loss + VISION_WEIGHT * vision
     if batch.conversation is not None:
-        loss = loss + _conversation_loss(network, features, batch, batch.conversation, guidance, report)
+        loss = loss + _conversation_loss(network, features, batch, words, guidance, report)
     return loss, report
 
 
-def _vision_loss(network: Network, features: Tensor, states: Tensor, shown: Shown, report: Report) -> Tensor:
+def _vision_loss(
+    network: Network,
+    features: Tensor,
+    states: Tensor,
+    shown: Shown,
+    words: Tensor,
+    report: Report,
+    relations: float,
+) -> Tensor:
     heads = network.heads
     wanted = shown.characters.view(-1)
     kept = _thin_out(wanted, 0.125)
     wanted = wanted[kept]
     # A cell's 2 x 6 slots are its four patches' 1 x 3 in the same order.
     of_cell = heads.characters(features).view(-1, NUM_CHARACTERS)[kept].float()
-    traits = _traits_loss(heads.traits(features), shown.traits)
     of_patch = heads.patch_characters(states).view(-1, NUM_CHARACTERS)[kept].float()
     losses = {
         "characters": F.cross_entropy(of_cell, wanted),
-        "traits": traits * TRAITS_WEIGHT,
         "patch_characters": F.cross_entropy(of_patch, wanted),
+        "traits": TRAITS_WEIGHT * _traits_loss(heads.traits(features), shown.traits),
     }
-    report.figures |= {name: loss.item() for name, loss in losses.items()}
     report.figures["characters_right"] = _share_right(of_cell, wanted, wanted > 0)
     report.figures["patch_characters_right"] = _share_right(of_patch, wanted, wanted > 0)
+    if relations > 0:
+        related = {"flags": FLAGS_WEIGHT * _traits_loss(heads.flags(features), shown.flags)}
+        related["word"] = _word_loss(network, features, shown, words, report)
+        related |= _place_losses(network, features, shown, report)
+        losses |= {name: relations * loss for name, loss in related.items()}
+    report.figures |= {name: loss.item() for name, loss in losses.items()}
     total = sum(losses.values(), torch.zeros(()))
 
-    figures = _figures(shown)
-    if len(figures.cells):
-        scores = heads.traits(features.flatten(0, 1)[figures.cells]).float()
-        scores = scores[:, NUM_TRAITS : NUM_TRAITS + len(SHAPES)]
-        total = total + F.cross_entropy(scores, figures.shapes)
-        report.figures["shapes_right"] = _share_right(scores, figures.shapes, figures.shapes >= 0)
+    cells, shapes, colors = _figures(shown)
+    if len(cells):
+        scores = heads.traits(features[cells]).float()[:, NUM_TRAITS:]
+        for name, part, wanted in (
+            ("shapes", scores[:, : len(SHAPES)], shapes),
+            ("colors", scores[:, len(SHAPES) :], colors),
+        ):
+            total = total + F.cross_entropy(part, wanted)
+            report.figures[f"{name}_right"] = _share_right(part, wanted, wanted >= 0)
     return total
 
 
-def _thin_out(wanted: Tensor, share: float) -> Tensor:
-    """Numbers of all characters and of a random share of the blanks, which are many."""
-    return ((wanted > 0) | ((wanted == 0) & (torch.rand(wanted.shape) < share))).nonzero().squeeze(1)
+def _word_loss(network: Network, features: Tensor, shown: Shown, words: Tensor, report: Report) -> Tensor:
+    """The word that a cell shows, as the embedding of its token."""
+    wanted = shown.words[:, 0]
+    kept = (wanted >= 0).nonzero().squeeze(1)
+    if not len(kept):
+        return torch.zeros(())
+    wanted = wanted[kept]
+    scores = (network.heads.words(features[kept]) @ network.model.embed_tokens(words).T).float()
+    report.figures["word_right"] = _share_right(scores, wanted, wanted >= 0)
+    return F.cross_entropy(scores, wanted)
+
+
+def _label_losses(
+    network: Network, states: Tensor, shown: Shown, words: Tensor, report: Report
+) -> dict[str, Tensor]:
+    """The labels of a cell's row and column, by a state that has seen the cells before it."""
+    losses = {}
+    table = torch.cat((network.model.embed_tokens(words), network.heads.no_word))
+    heads = network.heads.labels
+    weights, biases = heads.weight.chunk(2), heads.bias.chunk(2)
+    for i, (name, factor) in enumerate(LABEL_WEIGHTS.items()):
+        wanted = shown.words[:, 1 + i]
+        kept = _thin_out(wanted + 1, 0.3, blank=NO_WORD + 1)
+        if len(kept):
+            wanted = wanted[kept]
+            scores = (F.linear(states[kept], weights[i], biases[i]) @ table.T).float()
+            losses[name] = factor * F.cross_entropy(scores, wanted)
+            if (wanted != NO_WORD).any():
+                report.figures[f"{name}_right"] = _share_right(scores, wanted, wanted != NO_WORD)
+    return losses
+
+
+def _place_losses(network: Network, features: Tensor, shown: Shown, report: Report) -> dict[str, Tensor]:
+    losses = {}
+    parts = network.heads.places(features).float().split(list(PLACES.values()), -1)
+    for (name, factor), scores in zip(PLACE_WEIGHTS.items(), parts, strict=True):
+        wanted = shown.places[name]
+        if (wanted >= 0).any():
+            losses[name] = factor * F.cross_entropy(scores, wanted, ignore_index=IGNORED)
+            report.figures[f"{name}_right"] = _share_right(scores, wanted, wanted >= 0)
+    return losses
+
+
+def _thin_out(wanted: Tensor, share: float, blank: int = 0) -> Tensor:
+    """Numbers of all that count and of a random share of the blanks, which are many."""
+    is_blank = wanted == blank
+    return ((wanted > 0) & ~is_blank | (is_blank & (torch.rand(wanted.shape) < share))).nonzero().squeeze(1)
 
 
 def _traits_loss(scores: Tensor, traits: Tensor) -> Tensor:
     weight = torch.tensor(2.0)
-    return F.binary_cross_entropy_with_logits(
-        scores.float().flatten(0, 1), traits.flatten(0, 1), pos_weight=weight
-    )
+    return F.binary_cross_entropy_with_logits(scores.float(), traits, pos_weight=weight)
 
 
 def _share_right(scores: Tensor, wanted: Tensor, counts: Tensor) -> float:
@@ -97,48 +151,64 @@ def _share_right(scores: Tensor, wanted: Tensor, counts: Tensor) -> float:
     return (scores.detach().argmax(-1) == wanted)[counts].float().mean().item()
 
 
-def _figures(shown: Shown) -> _Figures:
-    middles = shown.traits.flatten(0, 1)[:, NUM_TRAITS:]
+def _figures(shown: Shown) -> tuple[Tensor, Tensor, Tensor]:
+    """The cells that hold the middle of exactly one shape, the shapes, their colours."""
+    middles = shown.traits[:, NUM_TRAITS:]
     cells = (middles[:, : len(SHAPES)].sum(1) == 1).nonzero().squeeze(1)
     middles = middles[cells]
-    return _Figures(cells, middles[:, : len(SHAPES)].argmax(1), middles[:, len(SHAPES) :].argmax(1))
+    return cells, middles[:, : len(SHAPES)].argmax(1), middles[:, len(SHAPES) :].argmax(1)
 
 
 def _conversation_loss(
-    network: Network,
-    features: Tensor,
-    batch: Batch,
-    conversation: Conversation,
-    guidance: float,
-    report: Report,
+    network: Network, features: Tensor, batch: Batch, words: Tensor, guidance: float, report: Report
 ) -> Tensor:
-    watch = {QUESTION_LAYER: conversation.question_watch, ANSWER_LAYER: conversation.answer_watch}
+    conversation = batch.conversation
+    assert conversation is not None
+    watch = {
+        MATCH_LAYER: conversation.match_watch,
+        FIELD_LAYER: conversation.field_watch,
+        ANSWER_LAYER: conversation.place_watch,
+    }
     watched = {layer: one for layer, one in watch.items() if one is not None and guidance > 0}
     x = network.embed(conversation.token_ids, features.flatten(0, 1), conversation.is_visual)
     x, trace = network.model(x, conversation.position_ids, conversation.bias, watched, conversation.rows)
     loss = torch.zeros(())
     if guidance > 0:
-        loss = guidance * _guidance_loss(network, batch, conversation, trace, report)
+        loss = guidance * _guidance_loss(network, batch, conversation, words, trace, report)
     return loss + _answer_loss(network.model.logits(x).float(), conversation, report)
 
 
 def _guidance_loss(
-    network: Network, batch: Batch, conversation: Conversation, trace: Trace, report: Report
+    network: Network, batch: Batch, conversation: Conversation, words: Tensor, trace: Trace, report: Report
 ) -> Tensor:
     losses = {}
-    for layer, name in ((QUESTION_LAYER, "question_looks"), (ANSWER_LAYER, "answer_looks")):
-        if layer in trace.watched:
-            losses[name] = -trace.watched[layer].float().clamp_min(1e-6).log().mean()
+    looks = {
+        "match": (MATCH_LAYER, conversation.match_watch),
+        "field": (FIELD_LAYER, conversation.field_watch),
+        "look": (ANSWER_LAYER, conversation.place_watch),
+    }
+    for name, (layer, watch) in looks.items():
+        if watch is not None:
+            losses[name] = _look_loss(trace.watched[layer], watch)
     early, late = trace.early[conversation.is_visual], trace.late[conversation.is_visual]
     losses["position"] = 0.5 * _position_loss(network.heads.position(early).float(), batch.grid)
     if batch.shown is not None:
         values = network.model.values(ANSWER_LAYER, late)
-        losses["values"] = _values_loss(network, values, batch.shown)
-    watch, ranks = conversation.answer_watch, conversation.ranks
-    if watch is not None and ranks is not None and (ranks >= 0).any():
-        losses["rank"] = 0.5 * _rank_loss(network, trace.late, watch, ranks)
+        losses["values"] = _values_loss(network, values, batch.shown, words)
+        losses |= _label_losses(network, trace.middle[conversation.is_visual], batch.shown, words, report)
+    if len(conversation.ranks):
+        scores = network.heads.rank(trace.late.flatten(0, 1)[conversation.ranked]).float()
+        losses["rank"] = 0.5 * F.cross_entropy(scores, conversation.ranks)
     report.figures |= {name: loss.item() for name, loss in losses.items()}
     return sum(losses.values(), torch.zeros(()))
+
+
+def _look_loss(probabilities: Tensor, watch: Watch) -> Tensor:
+    """[entries, heads] -> minus the logarithm of what each group of places gets, averaged over heads and groups."""
+    groups = torch.zeros(len(watch.weights), probabilities.shape[1])
+    groups = groups.index_add(0, watch.group, probabilities.float())
+    losses = -groups.clamp(1e-6, 1).log().mean(1)
+    return (losses * watch.weights).sum() / watch.weights.sum()
 
 
 def _position_loss(scores: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -149,24 +219,24 @@ def _position_loss(scores: Tensor, grid: tuple[int, int]) -> Tensor:
     return rows + F.cross_entropy(scores[:, MAX_SIDE:], cell % width)
 
 
-def _values_loss(network: Network, values: Tensor, shown: Shown) -> Tensor:
-    """What the values say of a cell: its characters in reading order, its shape and colour."""
+def _values_loss(network: Network, values: Tensor, shown: Shown, words: Tensor) -> Tensor:
+    """What the values say of a cell: its characters in reading order, its word, its shape and colour."""
     loss = torch.zeros(())
-    figures = _figures(shown)
-    if len(figures.cells):
-        scores = network.heads.value_traits(values[figures.cells]).float()
-        shapes = F.cross_entropy(scores[:, : len(SHAPES)], figures.shapes)
-        loss = 0.5 * (shapes + F.cross_entropy(scores[:, len(SHAPES) :], figures.colors))
+    heads = network.heads
+    cells, wanted_shapes, colors = _figures(shown)
+    if len(cells):
+        scores = heads.value_traits(values[cells]).float()
+        shapes = F.cross_entropy(scores[:, : len(SHAPES)], wanted_shapes)
+        loss = 0.5 * (shapes + F.cross_entropy(scores[:, len(SHAPES) :], colors))
+    shown_words = shown.words[:, 0]
+    kept = (shown_words >= 0).nonzero().squeeze(1)
+    if len(kept):
+        scores = (heads.value_word(values[kept]) @ network.model.embed_tokens(words).T).float()
+        loss = loss + F.cross_entropy(scores, shown_words[kept])
     wanted = shown.order.view(-1)
     kept = _thin_out(wanted, 0.08)
-    scores = network.heads.value_order(values).view(-1, NUM_CHARACTERS)[kept].float()
+    scores = heads.value_order(values).view(-1, NUM_CHARACTERS)[kept].float()
     return loss + F.cross_entropy(scores, wanted[kept])
-
-
-def _rank_loss(network: Network, late: Tensor, watch: Watch, ranks: Tensor) -> Tensor:
-    """Which character of the cell comes next, by the state that predicts it."""
-    scores = network.heads.rank(late[watch.b, watch.query]).float()
-    return F.cross_entropy(scores, ranks, ignore_index=IGNORED)
 
 
 def _answer_loss(logits: Tensor, conversation: Conversation, report: Report) -> Tensor:

@@ -32,7 +32,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def takes_muon(name: str, shape: torch.Size) -> bool:
-    return len(shape) == 2 and any(part in name for part in ("blocks.", "layers.", "merger.mlp"))
+    """The merger is left to AdamW: its square matrix alone would cost as much as the rest of the vision tower."""
+    return len(shape) == 2 and any(part in name for part in ("blocks.", "layers."))
 
 
 class Optimizer:
@@ -82,7 +83,7 @@ class Optimizer:
         changes = orthogonalise(torch.cat(updates)).float() * stretch
         for i, change in zip(members, changes.split([len(update) for update in updates]), strict=True):
             master = self.shared.view(self.shared.masters, i)
-            lr = self.lr_muon * rate * (0.8 if self.shared.names[i].startswith("visual") else 1.0)
+            lr = self.lr_muon * rate * (0.6 if self.shared.names[i].startswith("visual") else 1.0)
             master.mul_(1 - lr * 0.02).sub_(change.reshape(master.shape), alpha=lr)
             self.shared.publish(i, averaging)
 
@@ -98,23 +99,27 @@ class Optimizer:
         self.shared.publish(i, averaging)
 
     def _factor(self, i: int) -> float:
-        """Vectors learn at half the rate, the patch embedding a little slower still."""
-        if "patch_embed" in self.shared.names[i]:
+        """Vectors learn at half the rate, patch embedding and merger a little slower still."""
+        if "patch_embed" in self.shared.names[i] or "merger.mlp" in self.shared.names[i]:
             return 0.4
         return 1.0 if len(self.shared.shapes[i]) > 1 else 0.5
 
 
 def _deal(shared: SharedWeights, num_processes: int) -> list[tuple[list[int], list[int]]]:
-    """For each process its Muon and its Adam parameters, the dearest dealt first to whoever has least."""
+    """For each process its Muon and its Adam parameters, the dearest dealt first to whoever has least.
+
+    The layers of the decoder are dealt apart from the rest, since they rest while vision trains alone.
+    """
     jobs = []
     for i, (name, shape) in enumerate(zip(shared.names, shared.shapes, strict=True)):
         is_muon = takes_muon(name, shape)
-        jobs.append((_seconds(shape) if is_muon else 3e-9 * prod(shape), i, is_muon))
-    loads = [0.0] * num_processes
+        seconds = _seconds(shape) if is_muon else 3e-9 * prod(shape)
+        jobs.append((name.startswith("model.layers"), seconds, i, is_muon))
+    loads = {group: [0.0] * num_processes for group in (False, True)}
     hands: list[tuple[list[int], list[int]]] = [([], []) for _ in range(num_processes)]
-    for seconds, i, is_muon in sorted(jobs, reverse=True):
-        rank = loads.index(min(loads))
-        loads[rank] += seconds
+    for group, seconds, i, is_muon in sorted(jobs, reverse=True):
+        rank = loads[group].index(min(loads[group]))
+        loads[group][rank] += seconds
         hands[rank][0 if is_muon else 1].append(i)
     return hands
 

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
-
-from tokenizers import Encoding
+from typing import NamedTuple
 
 from training.conversation import TALK
 from training.generator import Question, Sample
 from training.tokenizer import Tokenizer
-from training.train.printed import NOWHERE, PRINTED, Offsets, Place, PrintedText
+from training.train.looks import SINK, Look, Looks
 
 SHARED = 0  # branch that all others see
 _WEIGHT_OF_TURN = 6  # tokens of the template around a question and its answer, about
-
-# plain: pictures first, every question its own branch. follow: the first question and answer are shared, the others
-# are second turns. question_first: as follow, with that question before the pictures.
-Mode = Literal["plain", "follow", "question_first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +24,15 @@ class PackOptions:
     max_text: int  # tokens of questions and answers, about
     system_prompt: str | None
     has_talk: bool  # a branch of small talk that does not see the pictures
-    mode: Mode
+
+
+class PackedLook(NamedTuple):
+    """A look in positions of the sequence."""
+
+    query: int
+    keys: tuple[int, ...]
+    is_spread: bool
+    rank: int
 
 
 @dataclass(slots=True)
@@ -44,8 +46,9 @@ class Packed:
     visual: list[int] = field(default_factory=list)  # where the visual tokens are, cell by cell
     targets: list[tuple[int, int]] = field(default_factory=list)  # position that predicts, token
     answers: list[tuple[str, int]] = field(default_factory=list)  # task/kind, number of tokens
-    question_looks: list[tuple[int, int]] = field(default_factory=list)  # from, to
-    answer_looks: list[tuple[int, int, int]] = field(default_factory=list)  # from, to, rank in the cell
+    match_looks: list[PackedLook] = field(default_factory=list)
+    field_looks: list[PackedLook] = field(default_factory=list)
+    place_looks: list[PackedLook] = field(default_factory=list)
 
     @property
     def next_position(self) -> int:
@@ -59,16 +62,21 @@ class Packed:
         self.branches.extend([branch] * len(token_ids))
         self.position_ids.extend((position + i,) * 3 for i in range(len(token_ids)))
 
+    def look(self, query: int, look: Look) -> PackedLook:
+        """The sink is the mark before the pictures."""
+        keys = tuple(self.num_open if cell == SINK else self.visual[cell] for cell in look.cells)
+        return PackedLook(query, keys, look.is_spread, look.rank)
+
 
 def pack(
     sample: Sample,
-    printed: PrintedText | None,
+    looks: Looks,
     tokenizer: Tokenizer,
     random: Random,
     grid: tuple[int, int],
     options: PackOptions,
 ) -> Packed:
-    packer = _Packer(sample, printed, tokenizer, random, grid)
+    packer = _Packer(sample, looks, tokenizer, random, grid)
     packer.fill(options)
     return packer.packed
 
@@ -77,12 +85,12 @@ class _Packer:
     def __init__(
         self,
         sample: Sample,
-        printed: PrintedText | None,
+        looks: Looks,
         tokenizer: Tokenizer,
         random: Random,
         grid: tuple[int, int],
     ) -> None:
-        self.sample, self.printed, self.tokenizer = sample, printed, tokenizer
+        self.sample, self.looks, self.tokenizer = sample, looks, tokenizer
         self.random, self.grid = random, grid
         self.packed = Packed()
         special, ids = tokenizer.special, tokenizer.ids
@@ -94,14 +102,10 @@ class _Packer:
     def fill(self, options: PackOptions) -> None:
         questions = _in_order(self.random, self.sample.questions)
         self._open(options.system_prompt)
-        used = 0
-        if options.mode == "plain":
-            self._pictures()
-            if options.has_talk:
-                questions.insert(0, Question("talk", *self.random.choice(TALK)))
-        else:
-            used = self._first_turn(questions.pop(0), options.mode)
-        self._branches(questions, used, options)
+        self._pictures()
+        if options.has_talk:
+            questions.insert(0, Question("talk", *self.random.choice(TALK)))
+        self._branches(questions, options)
 
     def _open(self, system_prompt: str | None) -> None:
         ids = self.tokenizer.ids
@@ -129,97 +133,74 @@ class _Packer:
                 )
             packed.append((special["<|vision_end|>"],), SHARED, first + max(width, height, depth))
 
-    def _first_turn(self, question: Question, mode: Mode) -> int:
-        """A question and its answer as shared part; returns about how many tokens they are."""
-        text, encoding = self._vary(question.text)
-        if mode == "question_first":
-            self._question(text, encoding, SHARED, None)
-            self._pictures()
-        else:
-            self._pictures()
-            self._question(text, encoding, SHARED, None)
-        self.packed.append(self.reply, SHARED)
-        name = "question_first" if mode == "question_first" else self.sample.task
-        self._answer(question, text, self.tokenizer.encode(question.answer), SHARED, name)
-        return len(encoding.ids) + len(question.answer) // 2
-
-    def _branches(self, questions: list[Question], used: int, options: PackOptions) -> None:
+    def _branches(self, questions: list[Question], options: PackOptions) -> None:
         packed = self.packed
         first, branch, can_follow = packed.next_position, SHARED, False
+        used = 0
         for question in questions:
-            text, encoding = self._vary(question.text)
-            answer = self.tokenizer.encode(question.answer)
-            size = len(encoding.ids) + len(answer.ids)
-            if used and used + size + _WEIGHT_OF_TURN > options.max_text:
+            size = self._size(question)
+            if used and used + size > options.max_text:
                 continue
+            used += size
             if question.kind == "talk":
                 branch += 1
-                packed.append((*encoding.ids, *self.reply), -branch - 1, packed.num_open)
-                self._answer(question, text, answer, -branch - 1, self.sample.task)
+                ids = self.tokenizer.ids(question.text)
+                packed.append((*ids, *self.reply), -branch - 1, packed.num_open)
+                self._answer(question, -branch - 1)
                 can_follow = False
-            else:
-                if can_follow and self.random.random() < 0.06:  # a second turn in the same branch
+                continue
+            is_second = can_follow and question.before is None and self.random.random() < 0.12
+            if not is_second:
+                branch += 1
+            turns = [question.before, question] if question.before else [question]
+            for number, turn in enumerate(turns):
+                follows = is_second or number > 0
+                if follows:
                     packed.append(self.turn, branch)
-                    self._question(text, encoding, branch, None)
-                else:
-                    branch += 1
-                    if options.mode != "plain":
-                        packed.append(self.turn, branch, first)
-                    self._question(text, encoding, branch, first if options.mode == "plain" else None)
+                self._question(turn, branch, None if follows else first)
                 packed.append(self.reply, branch)
-                self._answer(question, text, answer, branch, self.sample.task)
-                can_follow = True
-            used += size + _WEIGHT_OF_TURN - 1
+                self._answer(turn, branch)
+            can_follow = True
 
-    def _vary(self, text: str) -> tuple[str, Encoding]:
-        """Now and then all lower case or without its question mark."""
-        if self.random.random() < 0.07:
-            is_lower = self.random.random() < 0.5 and '"' not in text
-            text = text.lower() if is_lower else text.rstrip("?.")
-        return text, self.tokenizer.encode(text)
+    def _size(self, question: Question) -> int:
+        """Tokens that a question and its answer take, about; an earlier turn counts too."""
+        own = len(self.tokenizer.encode(question.text).ids) + len(self._answer_pieces(question)[0])
+        earlier = self._size(question.before) if question.before else 0
+        return own + _WEIGHT_OF_TURN + earlier
 
-    def _question(self, text: str, encoding: Encoding, branch: int, position: int | None) -> None:
+    def _question(self, question: Question, branch: int, position: int | None) -> None:
+        """Now and then without its question mark."""
         packed, first = self.packed, len(self.packed.token_ids)
+        text = question.text.rstrip("?.") if self.random.random() < 0.06 else question.text
+        encoding = self.tokenizer.encode(text)
         packed.append(encoding.ids, branch, position)
-        if self.printed and packed.visual:
-            cells = self.printed.question(text, encoding.offsets)
-            looks = [(first + i, packed.visual[cell]) for i, cell in enumerate(cells) if cell != NOWHERE]
-            packed.question_looks.extend(looks)
+        looks = self.looks.question(question, text, encoding.offsets)
+        packed.match_looks.extend(packed.look(first + number, look) for number, look in looks)
 
-    def _answer(self, question: Question, text: str, encoding: Encoding, branch: int, name: str) -> None:
+    def _answer_pieces(self, question: Question) -> tuple[list[int], list[tuple[int, int]]]:
+        if question.how == "print" or question.kind == "neg":
+            return self.tokenizer.pieces(question.answer)
+        encoding = self.tokenizer.encode(question.answer)
+        return list(encoding.ids), list(encoding.offsets)
+
+    def _answer(self, question: Question, branch: int) -> None:
         packed = self.packed
-        token_ids, offsets = list(encoding.ids), list(encoding.offsets)
-        if question.kind in PRINTED:
-            token_ids, offsets = self._by_character(question.answer)
+        token_ids, offsets = self._answer_pieces(question)
         before = len(packed.token_ids) - 1  # the position that predicts the first token
-        if self.printed and question.kind != "talk":
-            asked = question._replace(text=text)
-            self._look(self.printed.answer(asked, offsets), before, question.kind in PRINTED)
+        seen = self.looks.answer(question, offsets)
+        for i, (whole, place) in enumerate(zip(seen.field, seen.place, strict=True)):
+            if whole is not None:
+                packed.field_looks.append(packed.look(before + i, whole))
+            if place is not None:
+                packed.place_looks.append(packed.look(before + i, place))
+                if (
+                    question.how == "print" and offsets[i][1] - offsets[i][0] > 1
+                ):  # a word, once it is written
+                    packed.match_looks.append(packed.look(before + 1 + i, place))
         token_ids.extend(self.end)
         packed.targets.extend((before + i, token) for i, token in enumerate(token_ids))
-        packed.answers.append((f"{name}/{question.kind}", len(token_ids)))
+        packed.answers.append((f"{self.sample.task}/{question.kind}", len(token_ids)))
         packed.append(token_ids, branch)
-
-    def _by_character(self, text: str) -> tuple[list[int], Offsets]:
-        """Printed text is answered character by character: reading, not guessing words."""
-        token_ids: list[int] = []
-        offsets: Offsets = []
-        for i, character in enumerate(text):
-            pieces = self.tokenizer.ids(character)
-            token_ids.extend(pieces)
-            offsets.extend([(i, i + 1)] * len(pieces))
-        return token_ids, offsets
-
-    def _look(self, places: list[Place], before: int, is_printed: bool) -> None:
-        """From the position that predicts a token, and from a printed token itself, to where it is printed."""
-        packed = self.packed
-        for i, place in enumerate(places):
-            if place.cell == NOWHERE:
-                continue
-            target = packed.visual[place.cell]
-            packed.answer_looks.append((before + i, target, place.rank))
-            if is_printed:
-                packed.question_looks.append((before + 1 + i, target))
 
 
 def _in_order(random: Random, questions: list[Question]) -> list[Question]:
@@ -230,6 +211,4 @@ def _in_order(random: Random, questions: list[Question]) -> list[Question]:
     others = [question for question in shuffled if question.kind != "read"]
     at = random.randint(0, 2)
     others[at:at] = reading
-    if random.random() < 0.3:
-        random.shuffle(others)
     return others

@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from training.generator import GRIDS, MAX_CELLS
+from training.generator import EXTRA_TASKS, GRIDS, TASKS
 from training.train.settings import Settings
 
 Kind = Literal["single", "pair", "clip"]
 
 # Shares of the tasks among samples of one picture.
-MIXTURE = {"text": 0.29, "receipt": 0.19, "table": 0.15, "form": 0.12, "chart": 0.06, "shapes": 0.19}
+MIXTURE = {
+    "text": 0.17,
+    "receipt": 0.14,
+    "table": 0.17,
+    "form": 0.12,
+    "chart": 0.14,
+    "shapes": 0.18,
+    "turns": 0.05,
+    "easyvqa": 0.03,
+}
+FIRST_LETTERS = 0.08  # the part of the run that teaches nothing but characters and figures, mostly from pages
 _PICTURES = {"single": 1, "pair": 2, "clip": 2.6}  # of a sample, in cost
 
 
@@ -23,33 +33,46 @@ class StepPlan:
     num_samples: int  # of each process
     level: float  # difficulty, 0 .. 1
     is_joint: bool  # the language model trains too
+    relations: float = 1.0  # weight of all that vision is taught beyond characters and figures
+
+
+def draw_task(random: Random, plan: StepPlan) -> str:
+    if plan.kind != "single":
+        return plan.kind
+    pages = 4.0 if plan.relations == 0 else 1.0
+    mixture = MIXTURE if plan.is_joint else MIXTURE | {"page": pages}
+    tasks = {task: share for task, share in mixture.items() if _fits(task, plan.grid)}
+    return random.choices(list(tasks), list(tasks.values()))[0]
+
+
+def _fits(task: str, grid: tuple[int, int]) -> bool:
+    return (TASKS | EXTRA_TASKS)[task].fits(grid)
 
 
 def plan_step(settings: Settings, step: int, progress: float, is_joint: bool) -> StepPlan:
     """`progress` is the part of the run that is over, `is_joint` whether the time of vision alone is over."""
     random = Random(f"plan{settings.seed}-{step}")
     kind: Kind = "single"
-    if settings.has_several and is_joint and progress > 0.6:
+    if is_joint and progress > 0.35:
         draw = random.random()
-        kind = "pair" if draw < 0.08 else "clip" if draw < 0.13 else "single"
-    limit = _max_cells(progress, is_joint) if kind == "single" else 30
-    grids = [grid for grid in GRIDS if _cells(grid) <= limit]
-    weights = [1.0 if _cells(grid) >= 24 else 0.5 for grid in grids]
-    grid = random.choices(grids, weights)[0]
-    num_samples = int(max(3, min(16, settings.visual_tokens / (_cells(grid) * _PICTURES[kind]))))
-
-    # Some steps of the joint part train the vision tower alone, at a third of the price.
-    share = 0.4 if progress < 0.5 else 0.2 if progress < 0.9 else 0
+        kind = "pair" if draw < 0.09 else "clip" if draw < 0.18 else "single"
+    # Some steps of the joint part train the vision tower alone, at less than half the price.
+    share = 0.6 if progress < 0.95 else 0
     is_vision_only = not is_joint or (kind == "single" and random.random() < share)
-    if is_vision_only:
-        grid = random.choice([grid for grid in GRIDS if 20 <= _cells(grid) <= 64])
-        num_samples = int(max(3, settings.visual_tokens * 1.8 / _cells(grid)))
+    limit = _max_cells(progress, is_joint)
+    grids = [grid for grid in GRIDS if _cells(grid) <= limit]
+    if kind != "single":
+        grids = [grid for grid in GRIDS if _fits(kind, grid)]
+    grid = random.choice(grids)
+    budget = settings.visual_tokens * (0.6 if progress < 0.15 else 0.8 if progress < 0.4 else 1)
+    budget *= 1.5 if is_vision_only and progress > 0.15 else 1
     return StepPlan(
         kind=kind,
         grid=grid,
-        num_samples=num_samples,
-        level=min(1.0, 0.3 + 1.2 * max(0.0, progress - 0.18)) if is_joint else 1.0,
+        num_samples=int(max(2, min(16, budget / (_cells(grid) * _PICTURES[kind])))),
+        level=1.0 if is_vision_only or random.random() < 2 * progress - 0.4 else 0.4,
         is_joint=not is_vision_only,
+        relations=min(1.0, max(0.0, (progress - FIRST_LETTERS) / 0.03)),
     )
 
 
@@ -58,15 +81,20 @@ def _cells(grid: tuple[int, int]) -> int:
 
 
 def _max_cells(progress: float, is_joint: bool) -> int:
+    """Small pictures first: their lessons are as good and cost less."""
     if not is_joint:
-        return 64
-    return 40 if progress < 0.5 else 60 if progress < 0.7 else MAX_CELLS
+        return 80
+    return 80 if progress < 0.45 else 120 if progress < 0.65 else 256
 
 
 def learning_rate(settings: Settings, step: int, progress: float) -> float:
-    """A short warm-up from the first step of this run, then straight down with the time that is left."""
+    """A short warm-up, whole for the first letters, then seven tenths, falling straight with the time that is left.
+
+    At the whole rate the tower finds its first letters soonest, and stays at two words of three for ever.
+    """
     warm_up = 12 if settings.init else 40
-    return max(0.01, min(1.0, (step + 1) / warm_up) * (1 - progress))
+    rate = 1.0 if progress < FIRST_LETTERS else 0.7 * (1 - progress) / (1 - FIRST_LETTERS)
+    return max(0.01, min(1.0, (step + 1) / warm_up) * rate)
 
 
 def averaging(settings: Settings, step: int, progress: float) -> float:

@@ -19,13 +19,12 @@ class Settings:
     threads: int = 1  # of each process
     visual_tokens: int = 560  # of each process and step, about
     text_tokens: int = 130  # of each sample, about
-    vision_seconds: float | None = None  # of the vision tower alone; None = 18 % of the time
+    vision_seconds: float | None = None  # of the vision tower alone; None = 20 % of the time
     lr_muon: float = 0.02
     lr_adam: float = 0.003
     averaging: float = 0.995  # of the weights over steps
     guidance: float = 1.0  # weight of the attention guidance at the start
-    has_several: bool = False  # pairs and clips too, late in the run
-    fonts: Path | None = None  # folder of further .ttf files
+    fonts: Path | None = None  # folder that holds the further faces of generator.fonts
     tokenizer: Path = MODEL_DIR / "tokenizer.json"
     init: Path | None = None  # checkpoint to go on from
     start: float = 0.0  # the part of the schedule that it has behind it, 0 .. 1
@@ -35,4 +34,4 @@ class Settings:
 
     @property
     def seconds_of_vision(self) -> float:
-        return 0.18 * self.minutes * 60 if self.vision_seconds is None else self.vision_seconds
+        return 0.2 * self.minutes * 60 if self.vision_seconds is None else self.vision_seconds

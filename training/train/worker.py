@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from training.generator.fonts import default_faces, extra_faces
+from training.generator.vocabulary import known_words
 from training.network import Network
 from training.tokenizer import Tokenizer
 from training.train.batch import Batch, make_batch
@@ -51,6 +52,9 @@ class _Worker:
         self.network = Network(settings.network)
         team.weights.bind(self.network, rank)
         self.optimizer = Optimizer(team.weights, rank, settings.processes, settings.lr_muon, settings.lr_adam)
+        self.forms = tuple(
+            torch.tensor([self.tokenizer.word(space + word) for word in known_words()]) for space in ("", " ")
+        )
         self.started = time.monotonic()
         self.step = team.first_step
 
@@ -93,11 +97,12 @@ class _Worker:
             dtype=torch.bfloat16,
         )
         team.weights.gradients[self.rank].zero_()
-        loss, report = loss_of(self.network, batch, guidance(settings, progress))
+        words = self.forms[self.step % 2]  # with and without the space before it
+        loss, report = loss_of(self.network, batch, words, guidance(settings, progress), plan.relations)
         loss.backward()
         team.barrier.wait()
         rate = learning_rate(settings, done, progress)
-        skip = None if plan.is_joint else "model."
+        skip = None if plan.is_joint else "model.layers"
         self.optimizer.step(rate, averaging(settings, done, progress), skip)
         team.barrier.wait()
         return batch, report
