@@ -71,11 +71,15 @@ def test_run_takes_a_document_and_says_which_pages_it_looked_at(tmp_path: Path) 
     question = "What about town 17?"
     done = tapetum("run", str(file), question, "--max-tokens", "2")
     assert done.exit_code == 0
-    assert re.search(r"pages \d+(, \d+){7} of 20 of towns\n\Z", done.stderr)
+    assert re.search(r"pages \d+(, \d+){6} of 20 of towns\n\Z", done.stderr)
     assert "17" in done.stderr
     report = json.loads(tapetum("run", str(file), question, "--max-tokens", "2", "--json").stdout)
     (pages,) = report["pages"]
-    assert (pages["num_pages"], len(pages["pages"]), pages["name"]) == (20, 8, "towns")
+    assert (pages["num_pages"], len(pages["pages"]), pages["name"]) == (
+        20,
+        7,
+        "towns",
+    )  # as many as the context holds
 
 
 def test_run_says_in_one_line_what_is_wrong_with_a_picture() -> None:

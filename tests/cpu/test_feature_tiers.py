@@ -26,6 +26,7 @@ from tapetum.engine.tiers import Tiers
 from tapetum.runtime.executor import LocalExecutor, load_executor
 from tests.checkpoints import write_checkpoint
 from tests.faulty_store import FaultyStore
+from tests.mini import LEAST_TOKENS
 from tests.tier_servers import REDIS, redis_server
 
 SEEDS = (1, 2, 1, 3)
@@ -164,7 +165,7 @@ def num_decodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_the_device_and_the_host_give_back_what_was_encoded(checkpoint, truth):
-    engine, counting = build(checkpoint, "host:?max=16MiB", feature_tokens=20)  # one picture
+    engine, counting = build(checkpoint, "host:?max=16MiB", feature_tokens=LEAST_TOKENS)  # one picture
     with LLM(engine) as llm:
         assert told(llm, truth) == ["miss", "miss", "host", "miss"]
         assert told(llm, truth) == ["host"] * 4 and told(llm, truth, (3,)) == ["device"]
@@ -277,7 +278,7 @@ def test_a_store_at_fault_costs_time_and_no_answer(checkpoint, truth, tmp_path, 
     with LLM(healthy) as llm:
         assert told(llm, truth, (1, 2)) == ["miss", "miss"]
     store = FaultyStore(DiskStore(tmp_path, 2**24))
-    engine, _ = build(checkpoint, "redis://127.0.0.1:1/0", stores=(store,), feature_tokens=20)
+    engine, _ = build(checkpoint, "redis://127.0.0.1:1/0", stores=(store,), feature_tokens=LEAST_TOKENS)
     for name, value in FAULTS[fault].items():
         setattr(store, name, value)
     with LLM(engine) as llm:

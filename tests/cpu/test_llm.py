@@ -124,7 +124,7 @@ def test_from_the_cache_as_computed(llm, alone):
     for output in again:
         assert output.num_cached_tokens > len(output.prompt_token_ids) - 32
     assert {report.cache for output in again for report in output.media} <= {"prefix", "device"}
-    assert again[0].media[0].cache == "prefix"
+    assert again[3].media[0].cache == "prefix"  # enough text behind the picture that its blocks are whole
 
 
 @pytest.mark.parametrize("size", [16, 64])

@@ -26,7 +26,7 @@ from training.generator.vocabulary import known_words
 from training.network import Network, NetworkConfig
 from training.network.attention import rotate
 from training.tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, Tokenizer, build_tokenizer
-from training.train import Settings, train
+from training.train import Settings, load_weights, train
 from training.train.batch import BLOCKED, Batch, Conversation, make_batch
 from training.train.looks import SINK, Look, Looks
 from training.train.losses import loss_of
@@ -253,6 +253,12 @@ def test_two_processes_train_a_checkpoint_that_transformers_loads(tmp_path: Path
     assert not report["missing_keys"] and not report["unexpected_keys"]
     wanted = content["averages"]["model.layers.4.mlp.up_proj.weight"].float()
     assert torch.equal(loaded.model.language_model.layers[4].mlp.up_proj.weight, wanted)
+
+    again = Network(TINY)
+    assert load_weights(again, tmp_path / "run" / "last.pt") == 2
+    assert torch.equal(again.heads.words.weight, content["masters"]["heads.words.weight"])
+    assert load_weights(again, tmp_path / "model" / "model.safetensors") == 0
+    assert torch.equal(again.model.layers[4].mlp.up_proj.weight, wanted)
 
 
 def test_a_log_becomes_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

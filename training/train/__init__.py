@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import spawn
 
@@ -18,7 +19,7 @@ from training.train.settings import Settings
 from training.train.shared import SharedWeights
 from training.train.worker import Team, work
 
-__all__ = ["Settings", "train"]
+__all__ = ["Settings", "load_weights", "train"]
 
 
 def train(settings: Settings) -> Path:
@@ -27,9 +28,7 @@ def train(settings: Settings) -> Path:
     torch.manual_seed(settings.seed)
     network, first_step = Network(settings.network), 0
     if settings.init:
-        checkpoint = torch.load(settings.init, weights_only=True)
-        network.load_state_dict(checkpoint["masters"])
-        first_step = checkpoint["step"]
+        first_step = load_weights(network, settings.init)
     barrier = get_context("spawn").Barrier(settings.processes)
     team = Team(
         weights=SharedWeights(network, settings.processes),
@@ -39,3 +38,15 @@ def train(settings: Settings) -> Path:
     )
     spawn(work, args=(settings, team), nprocs=settings.processes)
     return settings.folder / "last.pt"
+
+
+def load_weights(network: Network, path: Path) -> int:
+    """Load a checkpoint and return its step; of exported weights, which have no heads, the heads start anew."""
+    if path.suffix == ".safetensors":
+        _, unknown = network.load_state_dict(load_file(path), strict=False)
+        if unknown:
+            raise ValueError(f"{path} holds {', '.join(unknown)}, which is no part of this network")
+        return 0
+    checkpoint = torch.load(path, weights_only=True)
+    network.load_state_dict(checkpoint["masters"])
+    return int(checkpoint["step"])

@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--guidance", type=float, help="weight of the attention guidance (1)")
     option("--fonts", type=Path, help="folder that holds the further faces of generator/fonts.py")
     option("--tokenizer", type=Path, help="tokenizer.json (the bundled one)")
-    option("--init", type=Path, help="checkpoint to go on from")
+    option("--init", type=Path, help="checkpoint, or exported weights, to go on from")
     option("--start", type=float, help="part of the schedule that the checkpoint has behind it, 0 to 1 (0)")
     option("--log-steps", type=int, help="steps between lines of the log (25)")
     option("--save-seconds", type=float, help="seconds between checkpoints (240)")

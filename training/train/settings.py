@@ -26,7 +26,7 @@ class Settings:
     guidance: float = 1.0  # weight of the attention guidance at the start
     fonts: Path | None = None  # folder that holds the further faces of generator.fonts
     tokenizer: Path = MODEL_DIR / "tokenizer.json"
-    init: Path | None = None  # checkpoint to go on from
+    init: Path | None = None  # checkpoint or exported weights to go on from
     start: float = 0.0  # the part of the schedule that it has behind it, 0 .. 1
     log_steps: int = 25
     save_seconds: float = 240.0
