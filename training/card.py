@@ -106,7 +106,7 @@ def accuracy(reports: Iterable[Mapping[str, Any]]) -> str:
     if len(conditions) > 1:
         parts += [
             "Damaged pictures and unseen fonts, exact match in % "
-            f"(must: at most {MAX_DROP:g} points lower than clean):",
+            f"(must: at most {MAX_DROP:g} points lower than clean), {_sizes(conditions)} questions to a task:",
             _condition_table(conditions),
             *_drops(conditions),
         ]
@@ -137,6 +137,12 @@ def _condition_table(conditions: Mapping[str, Measured]) -> str:
         cells = [f"{100 * one['exact']:.1f}" if one else "–" for one in (figures, *found)]
         rows.append([task, *cells])
     return _table(["task", "clean", *(CONDITIONS[name] for name in others)], rows)
+
+
+def _sizes(conditions: Mapping[str, Measured]) -> str:
+    """How many questions the tasks of the conditions have, other than clean."""
+    found = {one["n"] for name in CONDITIONS if name in conditions for one in conditions[name].tasks.values()}
+    return " or ".join(str(n) for n in sorted(found))
 
 
 def _drops(conditions: Mapping[str, Measured]) -> Iterator[str]:

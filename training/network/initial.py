@@ -1,8 +1,8 @@
 """The weights that training starts from.
 
 The vision tower starts knowing what every picture asks for: its patch embedding is a cosine transform with the high
-frequencies raised, and its attention heads prefer neighbours, rows or columns. From noise alone it needs several times
-as many pictures before it names its first character.
+frequencies raised, and its attention heads prefer neighbours, rows or columns. In a trial of 200 steps that was worth a
+little (9.4 against 8.7 % of the characters).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _max_cells(progress: float, is_joint: bool) -> int:
 def learning_rate(settings: Settings, step: int, progress: float) -> float:
     """A short warm-up, whole for the first letters, then seven tenths, falling straight with the time that is left.
 
-    At the whole rate the tower finds its first letters soonest, and stays at two words of three for ever.
+    At the whole rate the tower finds its first letters soonest, and then no longer gains: it stayed at half the words.
     """
     warm_up = 12 if settings.init else 40
     rate = 1.0 if progress < FIRST_LETTERS else 0.7 * (1 - progress) / (1 - FIRST_LETTERS)
