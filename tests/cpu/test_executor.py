@@ -34,6 +34,7 @@ from tapetum.ops.table import torch_table
 from tapetum.runtime import executor as executor_module
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
 from tapetum.runtime.memory import (
+    HOST_ROWS,
     Room,
     host_available_bytes,
     plan_blocks,
@@ -233,6 +234,14 @@ def test_swap_space_and_tiers_of_a_cpu_take_of_the_same_memory() -> None:
     assert "--swap-space and host: tiers" in str(room)
     gpu = dataclasses.replace(spec, device=torch.device("cuda"))
     assert plan_host_slots(gpu, 2**16, config) == num_slots
+
+
+def test_kv_of_a_small_model_that_nobody_sized_stays_small() -> None:
+    room = Room(free_bytes=64 * GIB, step_bytes=0, feature_bytes=0, usual_limit=4 * GIB)
+    longest = 128 // 16
+    assert plan_blocks(make_spec(), 128, EngineConfig(), room) == HOST_ROWS * longest
+    asked = EngineConfig(cache=CacheConfig(kv_cache_bytes=GIB))
+    assert plan_blocks(make_spec(), 128, asked, room) == asked.schedule.max_num_seqs * longest
 
 
 def test_kv_that_leaves_no_room_for_a_step_is_refused_with_numbers() -> None:

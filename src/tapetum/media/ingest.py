@@ -40,7 +40,7 @@ from tapetum.processing.base import Processor
 from tapetum.processing.options import ProcessorOptions
 
 T = TypeVar("T")
-DEFAULT_CACHE_BYTES = 128 * 1024**2
+DEFAULT_CACHE_BYTES = 64 * 1024**2
 NEAR_BYTES = 64 * 1024**2  # of pictures that others are compared with
 MAX_WORKERS = 8
 MAX_FETCHES = 32  # fetches at a time; they wait, and must not keep decodes waiting

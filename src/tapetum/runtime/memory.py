@@ -20,6 +20,7 @@ from tapetum.processing.extent import Extent
 
 HOST_SHARE = 0.4  # of the available host memory, when no size is given
 HOST_LIMIT = 4 * GIB
+HOST_ROWS = 32  # requests of full length, which a small model's KV never exceeds unless asked to
 HOST_MARGIN = 0.05  # of it that nobody gets: the rest of the process, and what allocators keep
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
@@ -46,9 +47,11 @@ def plan_blocks(spec: ModelSpec, max_model_len: int, config: EngineConfig, room:
     block_bytes = token_bytes(spec) * size
     longest = -(-max_model_len // size)
     wanted, source = config.cache.kv_cache_bytes, "--kv-cache-memory"
+    rows = config.schedule.max_num_seqs
     if wanted is None:
         wanted, source = room.usual_bytes, "available memory"
-    blocks = min(wanted // block_bytes, longest * config.schedule.max_num_seqs)
+        rows = rows if spec.device.type == "cuda" else min(rows, HOST_ROWS)
+    blocks = min(wanted // block_bytes, longest * rows)
     if blocks < longest:
         needed = math.ceil(longest * block_bytes / GIB * 1000) / 1000
         raise ConfigError(
