@@ -15,7 +15,7 @@ import pytest
 from tests import golden_seeds
 from training.generator import EXTRA_TASKS, GRIDS, MAX_CELLS, TASKS, Question, draw, make, sample
 from training.generator.brief import Brief
-from training.generator.canvas import CELL, Run, Thing
+from training.generator.canvas import CELL, FLAGS, Run, Thing
 from training.generator.figures import SHAPES
 from training.generator.fonts import HELD_OUT_FILES, MIN_TYPE, TRAINING_FILES, default_faces, extra_faces
 from training.generator.labels import (
@@ -25,11 +25,12 @@ from training.generator.labels import (
     MAX_ORDER,
     MAX_PLACES,
     NO_WORD,
+    NUM_SHARES,
     NUM_TRAITS,
     label,
     word_ids,
 )
-from training.generator.palette import COLOR_NAMES
+from training.generator.palette import COLOR_NAMES, COLORS
 from training.generator.vocabulary import known_words
 
 GREY_TOLERANCE = 6
@@ -101,7 +102,7 @@ def test_an_answer_that_is_printed_spells_what_it_is_read_from(task: str) -> Non
 def test_a_question_names_what_its_keys_say_and_shows_it_in_its_pictures(task: str) -> None:
     for seed in SEEDS:
         drawing = draw(seed, task, Random(seed).choice(grids_of(task)))
-        spots = {id(spot) for canvas in drawing.canvases for spot in (*canvas.runs, *canvas.things)}
+        spots = {id(spot) for canvas in drawing.canvases for spot in (canvas, *canvas.runs, *canvas.things)}
         texts = [question.text for question in drawing.questions]
         assert len(texts) == len(set(texts)), "a question is asked once"
         for question in turns_of(drawing.questions):
@@ -130,7 +131,7 @@ def test_what_is_refused_is_not_printed() -> None:
 @pytest.mark.parametrize("level", [0.3, 1.0])
 @pytest.mark.parametrize("task", PRINTED)
 def test_no_print_is_smaller_than_can_be_read_nor_outside(task: str, level: float) -> None:
-    assert MIN_TYPE == 18
+    assert MIN_TYPE == 24
     num_runs = 0
     for grid in grids_of(task):
         for canvas in draw(f"{grid}", task, grid, level=level).canvases:
@@ -195,6 +196,23 @@ def test_labels_say_of_which_word_row_and_column_a_cell_is(task: str) -> None:
     assert num_labelled > 30 or task == "text"
 
 
+def test_labels_say_how_long_the_bar_of_a_cell_is_and_which_is_the_highest() -> None:
+    for seed in range(12):
+        canvas = draw(seed, "chart", (12, 10)).canvases[0]
+        labels = label(canvas)
+        lengths = {}
+        for thing, cell in zip(canvas.things, labels.thing_cells, strict=True):
+            lengths[cell] = (round(thing.box[2] - thing.box[0]), round(thing.box[3] - thing.box[1]))
+            assert thing.label is not None and thing.share == thing.label.share
+        is_lying = len({height for _, height in lengths.values()}) == 1
+        by_length = sorted(lengths, key=lambda cell: lengths[cell][0 if is_lying else 1])
+        assert labels.flags[by_length[-1], FLAGS.index("highest")] == 1
+        assert labels.flags[by_length[0], FLAGS.index("lowest")] == 1
+        assert labels.share[by_length[-1]] == NUM_SHARES - 1
+        shares = [labels.share[cell] for cell in by_length]
+        assert shares == sorted(shares) and min(shares) >= 0
+
+
 def test_labels_say_which_shape_of_which_colour_has_its_middle_in_a_cell() -> None:
     for seed in SEEDS[:12]:
         drawn = sample(seed, "shapes", (8, 6))
@@ -207,8 +225,25 @@ def test_labels_say_which_shape_of_which_colour_has_its_middle_in_a_cell() -> No
         assert labels.traits[:, NUM_TRAITS:].sum() <= 2 * len(canvas.things)
 
 
+def test_labels_name_the_colour_of_a_cell_that_shows_the_ground_alone() -> None:
+    named = 0
+    for seed in range(20):
+        drawn = sample(seed, "shapes", (8, 6))
+        canvas, labels = drawn.canvases[0], label(drawn.canvases[0])
+        if canvas.ground_name is None:
+            assert labels.ground_color == IGNORED
+            continue
+        named += 1
+        picture = np.asarray(drawn.images[0].convert("RGB").resize((8 * CELL, 6 * CELL)), np.float32)
+        row, column = divmod(labels.ground_cell, 8)
+        cell = picture[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL].mean((0, 1))
+        distances = {name: np.abs(cell - color).sum() for name, color in COLORS.items()}
+        assert min(distances, key=distances.__getitem__) == COLOR_NAMES[labels.ground_color]
+    assert named > 10
+
+
 def test_labelled_cells_hold_ink_and_blank_cells_do_not() -> None:
-    drawn = sample(8, "table", (10, 8))
+    drawn = sample(1, "table", (10, 8))
     labels = label(drawn.canvases[0])
     image = drawn.images[0].convert("L").resize((10 * CELL, 8 * CELL))
     contrast = np.asarray(image, np.float32).reshape(8, CELL, 10, CELL).std(axis=(1, 3)).ravel()

@@ -64,13 +64,13 @@ class Task:
 
 TASKS = {
     "text": Task(draw_text, (6, 4), "text"),
-    "receipt": Task(draw_receipt, (8, 6), "a receipt"),
-    "table": Task(draw_table, (8, 5), "a table"),
-    "form": Task(draw_form, (8, 5), "a form"),
-    "chart": Task(draw_chart, (7, 6), "a bar chart"),
+    "receipt": Task(draw_receipt, (10, 6), "a receipt"),
+    "table": Task(draw_table, (10, 6), "a table"),
+    "form": Task(draw_form, (10, 6), "a form"),
+    "chart": Task(draw_chart, (8, 6), "a bar chart"),
     "shapes": Task(draw_shapes, (5, 4), "shapes"),
     "pair": Task(draw_pair, (6, 4), has_several=True),
-    "turns": Task(draw_turns, (8, 6)),
+    "turns": Task(draw_turns, (10, 6)),
     "clip": Task(draw_clip, (5, 4), has_several=True),
 }
 # Asked for by training alone: pages without questions, and the training pictures of somebody else's data set.

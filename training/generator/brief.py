@@ -9,7 +9,7 @@ from typing import Literal
 from training.generator.canvas import Canvas, Run, Thing
 from training.generator.fonts import Face
 
-Spot = Run | Thing
+Spot = Run | Thing | Canvas  # of a canvas its bare ground
 How = Literal["print", "look", "count", "none"]
 
 

@@ -47,6 +47,7 @@ class Run:
     row: Run | None = None  # its label: name of the field, item, row, bar
     column: Run | None = None  # the header of its column
     flags: set[str] = field(default_factory=set)
+    share: float | None = None  # of the length of the longest bar
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Thing:
     box: tuple[float, float, float, float]
     label: Run | None = None
     flags: set[str] = field(default_factory=set)
+    share: float | None = None  # of the length of the longest bar
 
 
 class Canvas:
@@ -69,6 +71,7 @@ class Canvas:
         self.random = random
         self.grid = grid
         self.ground = ground
+        self.ground_name: str | None = None  # of its colour, where it has one
         self.oversample = oversample
         self.characters: list[Character] = []
         self.things: list[Thing] = []
@@ -160,7 +163,7 @@ class Canvas:
             picture = picture.resize((self.width, self.height), Image.Resampling.BOX)
         if not self.has_effects:
             return picture
-        if random.random() < 0.15:
+        if random.random() < 0.2:
             degrees = random.uniform(-3.2, 3.2)
             self.angle = radians(degrees)
             picture = picture.rotate(degrees, resample=Image.Resampling.BICUBIC, fillcolor=self.ground)

@@ -61,6 +61,10 @@ class Bar:
     def key(self) -> str:
         return self.label.text
 
+    @property
+    def spots(self) -> list[Run | Thing]:
+        return [self.thing, self.label, *([self.value] if self.value else [])]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
@@ -199,10 +203,12 @@ def _draw(canvas: Canvas, plan: Plan, ink: RGB) -> Chart:
     first = 1 if title else 0  # line below the title
     bars = _draw_lying(canvas, plan, first, ink) if plan.is_lying else _draw_upright(canvas, plan, first, ink)
     chart = Chart(plan=plan, title=title, bars=bars)
+    for bar in bars:
+        for spot in bar.spots:
+            spot.share = bar.number / chart.highest.number
     for bar, flag in ((chart.highest, "highest"), (chart.lowest, "lowest")):
-        for spot in (bar.thing, bar.label, bar.value):
-            if spot is not None:
-                spot.flags.add(flag)
+        for spot in bar.spots:
+            spot.flags.add(flag)
     return chart
 
 
@@ -274,8 +280,8 @@ def _about_extremes(random: Random, chart: Chart) -> list[Question]:
         Question("low", random.choice(lowest), bottom.key, "print", (bottom.label,)),
     ]
     if chance(random, 0.25):
-        answer = f"A bar chart with {len(chart.bars)} bars. The highest is {top.key}."
-        questions.append(Question("desc", random.choice(DESCRIBE), answer))
+        answer = f"A bar chart with {len(chart.bars)} bars."
+        questions.append(Question("desc", random.choice(DESCRIBE), answer, "count", chart.things))
     if top.value and chance(random, 0.4):
         wordings = ["What is the highest value?", "What is the largest value?"]
         questions.append(Question("max", random.choice(wordings), top.value.text, "print", (top.value,)))
@@ -343,17 +349,23 @@ def _about_colors(random: Random, chart: Chart) -> list[Question]:
 
 
 def _compare(random: Random, chart: Chart) -> Question:
+    """The look goes to the one of the two that the answer hangs on."""
     one, other = random.sample(chart.bars, 2)
     is_higher = chance(random, 0.7)
+    higher, lower = (one, other) if one.number > other.number else (other, one)
+    found = higher if is_higher else lower
+    keys = ((one.key, (one.label,)), (other.key, (other.label,)))
+    if chance(random, 0.6):
+        text = f"Which is {'higher' if is_higher else 'lower'}, {one.key} or {other.key}?"
+        return Question("cmp", text, found.key, "print", (found.label,), keys)
     wordings = [
         f"Is {one.key} higher than {other.key}?",
         f"Is the bar for {one.key} larger than the bar for {other.key}?",
         f"Is the value of {one.key} higher than that of {other.key}?",
     ]
     text = random.choice(wordings) if is_higher else f"Is {one.key} lower than {other.key}?"
-    answer = "Yes" if (one.number > other.number) == is_higher else "No"
-    keys = ((one.key, (one.label,)), (other.key, (other.label,)))
-    return Question("cmp", text, answer, "look", (one.thing, other.thing), keys)
+    answer = "Yes" if found is one else "No"
+    return Question("cmp", text, answer, "look", (found.label,), keys)
 
 
 def _about_title(random: Random, chart: Chart) -> list[Question]:

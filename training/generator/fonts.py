@@ -14,7 +14,7 @@ from random import Random
 
 from PIL import ImageFont
 
-MIN_TYPE = 18  # smallest type in pixels that a text is given
+MIN_TYPE = 24  # smallest type in pixels that a text is given
 _SMALL_BODIED = ("Cantarell", "Lato", "FreeSans")  # these look smaller than others of the same size
 
 

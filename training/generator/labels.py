@@ -27,6 +27,7 @@ NUM_CHARACTERS = len(CHARACTERS) + 1  # with 0 for a blank
 NUM_TRAITS = len(SHAPES) + len(COLOR_NAMES)
 MAX_ORDINAL, MAX_LINES, MAX_PLACES = 16, 16, 6
 NUM_REGIONS = 9  # thirds of the picture, row by row
+NUM_SHARES = 12  # steps of a bar's length, the longest is 1
 IGNORED = -100
 _BORDER = 0.03  # things as near to the border of a third belong to neither
 
@@ -50,9 +51,12 @@ class Labels:
     line: np.ndarray  # int64 [h * w]
     place: np.ndarray  # int64 [h * w]
     region: np.ndarray  # int64 [h * w]: which third of the picture holds the middle of the thing
+    share: np.ndarray  # int64 [h * w]: length of the bar that it is the middle, label or value of
     character_cells: list[int]
     character_ranks: list[int]  # place of each character in the reading order of its token
     thing_cells: list[int]
+    ground_cell: int  # one that shows nothing but the ground
+    ground_color: int  # IGNORED where it has no name
 
 
 @cache
@@ -83,9 +87,12 @@ def label(canvas: Canvas) -> Labels:
         line=runs.arrays["line"],
         place=runs.arrays["place"],
         region=things.region,
+        share=np.where(things.share >= 0, things.share, runs.arrays["share"]),
         character_cells=cells,
         character_ranks=ranks,
         thing_cells=things.cells,
+        ground_cell=int(things.traits.any(1).argmin()),
+        ground_color=COLOR_NAMES.index(canvas.ground_name) if canvas.ground_name else IGNORED,
     )
 
 
@@ -173,7 +180,7 @@ class _RunLabels:
 
     def __init__(self, canvas: Canvas, cells: list[int], ranks: list[int]) -> None:
         size = canvas.grid[0] * canvas.grid[1]
-        names = ("word", "row", "column", "ordinal", "line", "place")
+        names = ("word", "row", "column", "ordinal", "line", "place", "share")
         self.arrays = {name: np.full(size, IGNORED, np.int64) for name in names}
         self.flags = np.zeros((size, len(FLAGS)), np.float32)
         self.has_lines = any(run.line or run.place for run in canvas.runs)
@@ -197,6 +204,7 @@ class _RunLabels:
         if self.has_lines:
             arrays["line"][cell] = min(run.line, MAX_LINES - 1)
             arrays["place"][cell] = min(run.place, MAX_PLACES - 1)
+        arrays["share"][cell] = _share(run.share)
         for flag in run.flags:
             self.flags[cell, FLAGS.index(flag)] = 1
 
@@ -224,6 +232,7 @@ class _ThingLabels:
     flags: np.ndarray = field(init=False)
     row: np.ndarray = field(init=False)
     region: np.ndarray = field(init=False)
+    share: np.ndarray = field(init=False)
     cells: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -232,11 +241,13 @@ class _ThingLabels:
         self.flags = np.zeros((height, width, len(FLAGS)), np.float32)
         self.row = np.full((height, width), IGNORED, np.int64)
         self.region = np.full((height, width), IGNORED, np.int64)
+        self.share = np.full((height, width), IGNORED, np.int64)
         for thing in self.canvas.things:
             self._add(thing)
         self.traits = self.traits.reshape(width * height, -1)
         self.flags = self.flags.reshape(width * height, -1)
         self.row, self.region = self.row.reshape(-1), self.region.reshape(-1)
+        self.share = self.share.reshape(-1)
 
     def _add(self, thing: Thing) -> None:
         width, height = self.canvas.grid
@@ -256,8 +267,13 @@ class _ThingLabels:
         region = _region(x / (width * CELL), y / (height * CELL))
         self.region[top:bottom, left:right] = region
         self.region[row, column] = region
+        self.share[row, column] = _share(thing.share)
         if thing.label is not None:
             self.row[row, column] = _label_word(thing.label)
+
+
+def _share(share: float | None) -> int:
+    return IGNORED if share is None else min(NUM_SHARES - 1, int(share * NUM_SHARES))
 
 
 def _region(x: float, y: float) -> int:

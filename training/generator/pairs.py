@@ -76,6 +76,7 @@ def _copy(brief: Brief, scene: Scene) -> Scene:
     """The same figures again, upright and in slightly other tints."""
     model = scene.canvas
     canvas = Canvas(brief.random, brief.grid, model.ground, oversample=model.oversample)
+    canvas.ground_name = model.ground_name
     canvas.resize(model.width, model.height)
     for figure, thing in zip(scene.figures, model.things, strict=True):
         canvas.shape(*figure).flags.update(thing.flags)

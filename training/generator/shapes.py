@@ -92,6 +92,7 @@ def draw_scene(brief: Brief, max_figures: int) -> Scene:
     ground = vary(random, COLORS[name], 6) if name else random_rgb(random, 200, 255)
     is_small = brief.grid[0] * brief.grid[1] <= 100
     canvas = Canvas(random, brief.grid, ground, oversample=2 if is_small else 1)
+    canvas.ground_name = name
     figures = _place_figures(canvas, max_figures)
     for figure in figures:
         turn = random.uniform(-0.15, 0.15) if chance(random, 0.25) else 0.0
@@ -342,4 +343,4 @@ def _about_ground(random: Random, scene: Scene, spelling: str) -> list[Question]
     if not scene.ground or not chance(random, 0.4):
         return []
     wordings = [f"What {spelling} is the background?", f"What is the background {spelling}?"]
-    return [Question("bg", random.choice(wordings), scene.ground)]
+    return [Question("bg", random.choice(wordings), scene.ground, "look", (scene.canvas,))]

@@ -120,8 +120,8 @@ def _invent(brief: Brief, style: Style, free: float, lines: float) -> Table:
     most = int(lines - (TITLE_HEIGHT if has_title else 0)) - 1
     for _ in range(20):
         subject = random.choice(SUBJECTS)
-        count = max(2, min(random.randint(2, 7 if brief.level >= 0.5 else 3), len(subject.pool), most))
-        columns = _headers(random, random.choice([1, 2, 2, 3, 3] if brief.level >= 0.5 else [1, 1, 2]))
+        count = max(2, min(random.randint(2, 6 if brief.level >= 0.5 else 3), len(subject.pool), most))
+        columns = _headers(random, random.choice([1, 1, 2, 2, 3] if brief.level >= 0.5 else [1, 1, 2]))
         keys = _keys(random, subject, count)
         while columns and not _fits(table := _fill(random, subject, keys, columns), style, free):
             columns = columns[:-1]

@@ -25,7 +25,6 @@ from training.generator.words import (
     percent,
     phrase_in,
     price,
-    pseudo,
     reading,
     word,
 )
@@ -131,7 +130,7 @@ def _print_lines(brief: Brief, canvas: Canvas, ink: RGB) -> Printed:
     random = brief.random
     margin, face = random.randint(6, 12), pick_face(random, brief.faces)
     free, height = canvas.width - 2 * margin, canvas.height - 2 * margin
-    weights = [4, 5, 4, 3] if brief.level >= 0.5 else [4, 4, 0, 0]
+    weights = [4, 5, 3, 2] if brief.level >= 0.5 else [4, 4, 0, 0]
     count = max(1, min(random.choices([1, 2, 3, 4], weights)[0], int(height / (PITCH * MIN_TYPE))))
     largest = largest_size(free, 8, height, count)
     style = Style(face, random.randint(MIN_TYPE, largest), ink)
@@ -173,13 +172,10 @@ def _invent_lines(brief: Brief, style: Style, free: float, count: int) -> list[L
     """Lines that fit; no word comes twice in them."""
     random = brief.random
     used: set[str] = set()
-    strange = random.randrange(count) if chance(random, 0.1) else None  # the line with a made-up word
     lines = []
-    for i in range(count):
-        line = None
-        if i != strange and chance(random, 0.42):
-            line = _invent_value(random, style, free, used)
-        lines.append(line or Line(_invent_words(brief, style, free, used, has_pseudo=i == strange)))
+    for _ in range(count):
+        line = _invent_value(random, style, free, used) if chance(random, 0.42) else None
+        lines.append(line or Line(_invent_words(brief, style, free, used)))
         used.update(piece.lower().removesuffix(":") for piece in lines[-1].pieces)
     return lines
 
@@ -198,12 +194,12 @@ def _invent_value(random: Random, style: Style, free: float, used: set[str]) -> 
     return None
 
 
-def _invent_words(brief: Brief, style: Style, free: float, used: set[str], *, has_pseudo: bool) -> list[str]:
+def _invent_words(brief: Brief, style: Style, free: float, used: set[str]) -> list[str]:
     random = brief.random
     wanted = random.choices([1, 2, 3], [3, 4, 3] if brief.level >= 0.5 else [3, 3, 0])[0]
     words: list[str] = []
     for _ in range(30):
-        new = pseudo(random) if has_pseudo and not words else word(random)
+        new = word(random)
         taken = used | {known.lower() for known in words}
         if new.lower() in taken or _width(style, [*words, new]) > free:
             continue

@@ -17,6 +17,7 @@ from training.generator.labels import (
     MAX_PLACES,
     NUM_CHARACTERS,
     NUM_REGIONS,
+    NUM_SHARES,
     NUM_TRAITS,
     SLOTS,
     SLOTS_X,
@@ -29,7 +30,13 @@ from training.network.vision import VisionTower
 __all__ = ["MAX_SIDE", "PLACES", "Heads", "Network", "NetworkConfig", "Trace", "Watch"]
 
 MAX_SIDE = 32  # rows or columns of cells that the position head can tell apart
-PLACES = {"ordinal": MAX_ORDINAL, "line": MAX_LINES, "place": MAX_PLACES, "region": NUM_REGIONS}
+PLACES = {
+    "ordinal": MAX_ORDINAL,
+    "line": MAX_LINES,
+    "place": MAX_PLACES,
+    "region": NUM_REGIONS,
+    "share": NUM_SHARES,
+}
 
 
 class Heads(nn.Module):
@@ -40,6 +47,7 @@ class Heads(nn.Module):
         hidden, values = config.hidden_size, config.value_size
         # Of a feature:
         self.characters = nn.Linear(hidden, SLOTS * NUM_CHARACTERS)  # the characters of a cell
+        self.order = nn.Linear(hidden, MAX_ORDER * NUM_CHARACTERS)  # the same in reading order
         self.traits = nn.Linear(hidden, 2 * NUM_TRAITS)  # shapes and colours
         self.flags = nn.Linear(hidden, len(FLAGS))
         self.places = nn.Linear(hidden, sum(PLACES.values()))
@@ -49,6 +57,8 @@ class Heads(nn.Module):
         self.patch_characters = nn.Linear(config.vision_size, SLOTS_X // 2 * NUM_CHARACTERS)
         # Of states of the decoder:
         self.position = nn.Linear(hidden, 2 * MAX_SIDE)  # row and column
+        self.known_flags = nn.Linear(hidden, len(FLAGS))
+        self.known_share = nn.Linear(hidden, NUM_SHARES)  # length of the bar that a word names
         self.labels = nn.Linear(hidden, 2 * hidden)  # labels of its row and column, as embeddings of tokens
         self.value_order = nn.Linear(values, MAX_ORDER * NUM_CHARACTERS)  # of values: characters in order
         self.value_traits = nn.Linear(values, NUM_TRAITS)  # of values: the shape and its colour

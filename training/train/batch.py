@@ -33,10 +33,12 @@ class Shown:
 
     characters: Tensor
     traits: Tensor
-    flags: Tensor
+    flags: Tensor  # [N * C, FLAGS]
     order: Tensor
     words: Tensor  # [N * C, 3]: its own, that of its row, that of its column
     places: dict[str, Tensor]
+    ground_cells: Tensor  # [N]: of each picture one that shows the ground alone
+    ground_colors: Tensor  # [N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ def _shown(labels: list[Labels]) -> Shown:
     def joined(name: str) -> Tensor:
         return torch.from_numpy(np.concatenate([getattr(one, name) for one in labels]))
 
+    size = len(labels[0].word)
     return Shown(
         characters=joined("characters"),
         traits=joined("traits"),
@@ -116,6 +119,8 @@ def _shown(labels: list[Labels]) -> Shown:
         order=joined("order"),
         words=torch.stack([joined(name) for name in ("word", "row", "column")], 1),
         places={name: joined(name) for name in PLACES},
+        ground_cells=torch.tensor([i * size + one.ground_cell for i, one in enumerate(labels)]),
+        ground_colors=torch.tensor([one.ground_color for one in labels]),
     )
 
 

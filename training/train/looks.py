@@ -50,6 +50,7 @@ class Looks:
                 self.run_ranks[id(run)] = label.character_ranks[span]
             for thing, cell in zip(canvas.things, label.thing_cells, strict=True):
                 self.thing_cells[id(thing)] = first + cell
+            self.thing_cells[id(canvas)] = first + label.ground_cell
 
     def question(self, question: Question, text: str, offsets: Offsets) -> list[tuple[int, Look]]:
         """For the last token of each key phrase, where it is printed or drawn: (number of the token, look)."""

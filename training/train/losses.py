@@ -13,15 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.generator.figures import SHAPES
-from training.generator.labels import IGNORED, NO_WORD, NUM_CHARACTERS, NUM_TRAITS
+from training.generator.labels import CHARACTER_ID, IGNORED, NO_WORD, NUM_CHARACTERS, NUM_TRAITS
 from training.network import MAX_SIDE, PLACES, Network, Trace, Watch
 from training.network.decoder import ANSWER_LAYER, FIELD_LAYER, MATCH_LAYER
 from training.train.batch import Batch, Conversation, Shown
 
 VISION_WEIGHT = 1.2
-TRAITS_WEIGHT, FLAGS_WEIGHT = 6.0, 3.0
+TRAITS_WEIGHT, FLAGS_WEIGHT = 6.0, 1.0
 LABEL_WEIGHTS = {"row": 0.6, "column": 0.6}
-PLACE_WEIGHTS = {"ordinal": 0.4, "line": 0.3, "place": 0.3, "region": 0.4}
+PLACE_WEIGHTS = {"ordinal": 0.4, "line": 0.3, "place": 0.3, "region": 0.4, "share": 0.4}
+ASKED_WEIGHT = 0.3
+DIGIT_WEIGHT = 2.0  # a number is wrong with any of its digits, a word seldom hangs on one letter
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ def loss_of(
     features, states = network.visual(batch.patches, batch.grid)
     loss = torch.zeros(())
     if batch.shown is not None:
-        vision = _vision_loss(network, features.flatten(0, 1), states, batch.shown, words, report, relations)
+        vision = _vision_loss(network, features, states, batch.shown, words, report, relations)
         loss = loss + VISION_WEIGHT * vision
     if batch.conversation is not None:
         loss = loss + _conversation_loss(network, features, batch, words, guidance, report)
@@ -57,7 +59,8 @@ def _vision_loss(
     report: Report,
     relations: float,
 ) -> Tensor:
-    heads = network.heads
+    heads, num_pictures = network.heads, len(features)
+    features = features.flatten(0, 1)
     wanted = shown.characters.view(-1)
     kept = _thin_out(wanted, 0.125)
     wanted = wanted[kept]
@@ -65,14 +68,16 @@ def _vision_loss(
     of_cell = heads.characters(features).view(-1, NUM_CHARACTERS)[kept].float()
     of_patch = heads.patch_characters(states).view(-1, NUM_CHARACTERS)[kept].float()
     losses = {
-        "characters": F.cross_entropy(of_cell, wanted),
-        "patch_characters": F.cross_entropy(of_patch, wanted),
+        "characters": F.cross_entropy(of_cell, wanted, _character_weights()),
+        "patch_characters": F.cross_entropy(of_patch, wanted, _character_weights()),
+        "order": _order_loss(heads.order(features), shown, report),
         "traits": TRAITS_WEIGHT * _traits_loss(heads.traits(features), shown.traits),
     }
     report.figures["characters_right"] = _share_right(of_cell, wanted, wanted > 0)
     report.figures["patch_characters_right"] = _share_right(of_patch, wanted, wanted > 0)
     if relations > 0:
-        related = {"flags": FLAGS_WEIGHT * _traits_loss(heads.flags(features), shown.flags)}
+        flags = _flags_loss(heads.flags(features), shown, num_pictures, "flags", report)
+        related = {"flags": FLAGS_WEIGHT * flags}
         related["word"] = _word_loss(network, features, shown, words, report)
         related |= _place_losses(network, features, shown, report)
         losses |= {name: relations * loss for name, loss in related.items()}
@@ -88,7 +93,23 @@ def _vision_loss(
         ):
             total = total + F.cross_entropy(part, wanted)
             report.figures[f"{name}_right"] = _share_right(part, wanted, wanted >= 0)
+    is_named = shown.ground_colors >= 0
+    if is_named.any():
+        scores = heads.traits(features[shown.ground_cells[is_named]]).float()[:, NUM_TRAITS + len(SHAPES) :]
+        wanted = shown.ground_colors[is_named]
+        total = total + 0.5 * F.cross_entropy(scores, wanted)
+        report.figures["ground_right"] = _share_right(scores, wanted, wanted >= 0)
     return total
+
+
+def _order_loss(scores: Tensor, shown: Shown, report: Report | None = None) -> Tensor:
+    """The characters of each cell in reading order, as they will be said."""
+    wanted = shown.order.view(-1)
+    kept = _thin_out(wanted, 0.08)
+    wanted, scores = wanted[kept], scores.view(-1, NUM_CHARACTERS)[kept].float()
+    if report:
+        report.figures["order_right"] = _share_right(scores, wanted, wanted > 0)
+    return F.cross_entropy(scores, wanted, _character_weights())
 
 
 def _word_loss(network: Network, features: Tensor, shown: Shown, words: Tensor, report: Report) -> Tensor:
@@ -138,6 +159,29 @@ def _thin_out(wanted: Tensor, share: float, blank: int = 0) -> Tensor:
     """Numbers of all that count and of a random share of the blanks, which are many."""
     is_blank = wanted == blank
     return ((wanted > 0) & ~is_blank | (is_blank & (torch.rand(wanted.shape) < share))).nonzero().squeeze(1)
+
+
+def _character_weights() -> Tensor:
+    weights = torch.ones(NUM_CHARACTERS)
+    weights[[CHARACTER_ID[digit] for digit in "0123456789"]] = DIGIT_WEIGHT
+    return weights
+
+
+def _flags_loss(scores: Tensor, shown: Shown, num_pictures: int, name: str, report: Report) -> Tensor:
+    """Which cells of a picture are the highest, the largest and so on, as attention would have to find them.
+
+    A bar, its label and its value are asked for alike, as any of them may be what a question is after.
+    """
+    scores = scores.float().view(num_pictures, -1, scores.shape[-1]).log_softmax(1)
+    is_flagged = shown.flags.view(scores.shape) > 0
+    is_asked = is_flagged.any(1)
+    if not is_asked.any():
+        return torch.zeros(())
+    best = is_flagged.gather(1, scores.detach().argmax(1, keepdim=True)).squeeze(1)
+    report.figures[f"{name}_right"] = best[is_asked].float().mean().item()
+    shares = is_flagged.float()
+    shares = shares / shares.sum(1, keepdim=True).clamp(1)
+    return -(scores * shares).sum(1)[is_asked].mean()
 
 
 def _traits_loss(scores: Tensor, traits: Tensor) -> Tensor:
@@ -191,11 +235,19 @@ def _guidance_loss(
         if watch is not None:
             losses[name] = _look_loss(trace.watched[layer], watch)
     early, late = trace.early[conversation.is_visual], trace.late[conversation.is_visual]
-    losses["position"] = 0.5 * _position_loss(network.heads.position(early).float(), batch.grid)
+    cells = torch.arange(len(early)) % (batch.grid[0] * batch.grid[1])
+    losses["position"] = 0.5 * _position_loss(network.heads.position(early), cells, batch.grid)
     if batch.shown is not None:
         values = network.model.values(ANSWER_LAYER, late)
         losses["values"] = _values_loss(network, values, batch.shown, words)
-        losses |= _label_losses(network, trace.middle[conversation.is_visual], batch.shown, words, report)
+        middle = trace.middle[conversation.is_visual]
+        losses |= _label_losses(network, middle, batch.shown, words, report)
+        flags = network.heads.known_flags(middle)
+        losses["known_flags"] = 0.6 * _flags_loss(
+            flags, batch.shown, len(batch.patches), "known_flags", report
+        )
+        losses["known_share"] = 0.3 * _share_loss(network, trace.middle, batch, report)
+        losses["asked"] = ASKED_WEIGHT * _asked_loss(network, trace.middle, batch, words, report)
     if len(conversation.ranks):
         scores = network.heads.rank(trace.late.flatten(0, 1)[conversation.ranked]).float()
         losses["rank"] = 0.5 * F.cross_entropy(scores, conversation.ranks)
@@ -211,12 +263,58 @@ def _look_loss(probabilities: Tensor, watch: Watch) -> Tensor:
     return (losses * watch.weights).sum() / watch.weights.sum()
 
 
-def _position_loss(scores: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Row and column of each visual token."""
-    width, height = grid
-    cell = torch.arange(scores.shape[0]) % (width * height)
-    rows = F.cross_entropy(scores[:, :MAX_SIDE], cell // width)
-    return rows + F.cross_entropy(scores[:, MAX_SIDE:], cell % width)
+def _position_loss(scores: Tensor, cells: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Row and column of the cells with these numbers in their pictures."""
+    scores = scores.float()
+    rows = F.cross_entropy(scores[:, :MAX_SIDE], cells // grid[0])
+    return rows + F.cross_entropy(scores[:, MAX_SIDE:], cells % grid[0])
+
+
+def _asked_loss(network: Network, middle: Tensor, batch: Batch, words: Tensor, report: Report) -> Tensor:
+    """Before the layer that looks for the field, its place and labels, told as the states of the cells tell theirs."""
+    assert batch.conversation is not None and batch.shown is not None
+    queries, cells = _first_looks(batch.conversation.field_watch, batch.conversation)
+    if not len(queries):
+        return torch.zeros(())
+    states = middle.flatten(0, 1)[queries]
+    size = batch.grid[0] * batch.grid[1]
+    loss = _position_loss(network.heads.position(states), cells % size, batch.grid)
+    table = torch.cat((network.model.embed_tokens(words), network.heads.no_word))
+    for i, said in enumerate(network.heads.labels(states).chunk(2, -1)):
+        wanted = batch.shown.words[cells, 1 + i]
+        is_known = (wanted >= 0) & (wanted != NO_WORD)
+        if is_known.any():
+            scores = (said[is_known] @ table.T).float()
+            loss = loss + F.cross_entropy(scores, wanted[is_known])
+            name = f"asked_{list(LABEL_WEIGHTS)[i]}_right"
+            report.figures[name] = _share_right(scores, wanted[is_known], wanted[is_known] >= 0)
+    return loss
+
+
+def _share_loss(network: Network, middle: Tensor, batch: Batch, report: Report) -> Tensor:
+    """The words of a question tell how long the bar is that they name, so that two of them can be compared."""
+    assert batch.conversation is not None and batch.shown is not None
+    queries, cells = _first_looks(batch.conversation.match_watch, batch.conversation)
+    wanted = batch.shown.places["share"][cells]
+    if not (wanted >= 0).any():
+        return torch.zeros(())
+    scores = network.heads.known_share(middle.flatten(0, 1)[queries]).float()
+    report.figures["known_share_right"] = _share_right(scores, wanted, wanted >= 0)
+    return F.cross_entropy(scores, wanted, ignore_index=IGNORED)
+
+
+def _first_looks(watch: Watch | None, conversation: Conversation) -> tuple[Tensor, Tensor]:
+    """Of each look at the pictures, counting aside: from where in B * S, and the first cell that it should find."""
+    if watch is None:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return nothing, nothing
+    is_visual, length = conversation.is_visual.flatten(), conversation.is_visual.shape[1]
+    is_first = torch.ones_like(watch.group, dtype=torch.bool)
+    is_first[1:] = watch.group[1:] != watch.group[:-1]
+    keys = watch.b * length + watch.key
+    kept = is_first & is_visual[keys] & (watch.weights[watch.group] == 1)
+    cells = is_visual.cumsum(0) - 1
+    return (watch.b * length + watch.query)[kept], cells[keys[kept]]
 
 
 def _values_loss(network: Network, values: Tensor, shown: Shown, words: Tensor) -> Tensor:
@@ -228,15 +326,16 @@ def _values_loss(network: Network, values: Tensor, shown: Shown, words: Tensor) 
         scores = heads.value_traits(values[cells]).float()
         shapes = F.cross_entropy(scores[:, : len(SHAPES)], wanted_shapes)
         loss = 0.5 * (shapes + F.cross_entropy(scores[:, len(SHAPES) :], colors))
+    is_named = shown.ground_colors >= 0
+    if is_named.any():
+        scores = heads.value_traits(values[shown.ground_cells[is_named]]).float()[:, len(SHAPES) :]
+        loss = loss + 0.3 * F.cross_entropy(scores, shown.ground_colors[is_named])
     shown_words = shown.words[:, 0]
     kept = (shown_words >= 0).nonzero().squeeze(1)
     if len(kept):
         scores = (heads.value_word(values[kept]) @ network.model.embed_tokens(words).T).float()
         loss = loss + F.cross_entropy(scores, shown_words[kept])
-    wanted = shown.order.view(-1)
-    kept = _thin_out(wanted, 0.08)
-    scores = heads.value_order(values).view(-1, NUM_CHARACTERS)[kept].float()
-    return loss + F.cross_entropy(scores, wanted[kept])
+    return loss + _order_loss(heads.value_order(values), shown)
 
 
 def _answer_loss(logits: Tensor, conversation: Conversation, report: Report) -> Tensor:

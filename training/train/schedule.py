@@ -9,21 +9,21 @@ from typing import Literal
 from training.generator import EXTRA_TASKS, GRIDS, TASKS
 from training.train.settings import Settings
 
-Kind = Literal["single", "pair", "clip"]
+Kind = Literal["single", "pair", "clip", "easyvqa"]
 
-# Shares of the tasks among samples of one picture.
+# Shares of the tasks among samples of one picture, where all of them have room; elsewhere text and shapes are alone.
 MIXTURE = {
-    "text": 0.17,
+    "text": 0.16,
     "receipt": 0.14,
-    "table": 0.17,
-    "form": 0.12,
-    "chart": 0.14,
-    "shapes": 0.18,
-    "turns": 0.05,
-    "easyvqa": 0.03,
+    "table": 0.28,
+    "form": 0.11,
+    "chart": 0.2,
+    "shapes": 0.14,
+    "turns": 0.07,
 }
+ROOMY_SHARE = 0.8  # of the pictures that have room for all tasks
 FIRST_LETTERS = 0.08  # the part of the run that teaches nothing but characters and figures, mostly from pages
-_PICTURES = {"single": 1, "pair": 2, "clip": 2.6}  # of a sample, in cost
+_PICTURES = {"single": 1, "pair": 2, "clip": 2.6, "easyvqa": 1}  # of a sample, in cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class StepPlan:
 def draw_task(random: Random, plan: StepPlan) -> str:
     if plan.kind != "single":
         return plan.kind
-    pages = 4.0 if plan.relations == 0 else 1.0
+    pages = 4.0 if plan.relations == 0 else 0.7
     mixture = MIXTURE if plan.is_joint else MIXTURE | {"page": pages}
     tasks = {task: share for task, share in mixture.items() if _fits(task, plan.grid)}
     return random.choices(list(tasks), list(tasks.values()))[0]
@@ -55,14 +55,16 @@ def plan_step(settings: Settings, step: int, progress: float, is_joint: bool) ->
     kind: Kind = "single"
     if is_joint and progress > 0.35:
         draw = random.random()
-        kind = "pair" if draw < 0.09 else "clip" if draw < 0.18 else "single"
+        kind = "pair" if draw < 0.07 else "clip" if draw < 0.11 else "easyvqa" if draw < 0.17 else "single"
     # Some steps of the joint part train the vision tower alone, at less than half the price.
-    share = 0.6 if progress < 0.95 else 0
+    share = 0.5 if progress < 0.95 else 0
     is_vision_only = not is_joint or (kind == "single" and random.random() < share)
     limit = _max_cells(progress, is_joint)
     grids = [grid for grid in GRIDS if _cells(grid) <= limit]
+    if random.random() < ROOMY_SHARE:
+        grids = [grid for grid in grids if all(_fits(task, grid) for task in MIXTURE)]
     if kind != "single":
-        grids = [grid for grid in GRIDS if _fits(kind, grid)]
+        grids = [grid for grid in GRIDS if _fits(kind, grid) and _cells(grid) <= 100]
     grid = random.choice(grids)
     budget = settings.visual_tokens * (0.6 if progress < 0.15 else 0.8 if progress < 0.4 else 1)
     budget *= 1.5 if is_vision_only and progress > 0.15 else 1
@@ -103,5 +105,5 @@ def averaging(settings: Settings, step: int, progress: float) -> float:
 
 
 def guidance(settings: Settings, progress: float) -> float:
-    """Weight of the attention guidance: whole until the last sixth, then down to nothing."""
-    return settings.guidance * min(1.0, max(0.0, 6 - 6 * progress))
+    """Weight of the attention guidance: whole until the last tenth, then down to nothing."""
+    return settings.guidance * min(1.0, max(0.0, 10 - 10 * progress))
