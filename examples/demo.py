@@ -13,7 +13,7 @@ import time
 from tapetum import LLM, SamplingParams
 from tapetum.assets import MODEL_DIR, SAMPLES_DIR
 
-PICTURES = ("ok-04-receipt.jpg", "ok-06-table.jpg", "ok-11-shapes.png")
+PICTURES = ("ok-03-receipt.jpg", "ok-06-table.jpg", "ok-11-shapes.png")
 
 
 def main() -> int:
