@@ -30,8 +30,9 @@ from training.network.attention import rotate
 from training.tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, Tokenizer, build_tokenizer
 from training.train import Settings, load_weights, train
 from training.train.batch import BLOCKED, Batch, Conversation, make_batch
+from training.train.cell_losses import flags_loss
 from training.train.looks import SINK, Look, Looks
-from training.train.losses import Report, _flags_loss, loss_of
+from training.train.losses import Report, loss_of
 from training.train.optimizer import Optimizer, orthogonalise, takes_muon
 from training.train.pack import PackOptions, pack
 from training.train.schedule import (
@@ -326,10 +327,10 @@ def test_flags_are_a_choice_among_the_cells_of_a_picture() -> None:
     shown = replace(shown, flags=flags)
     report = Report()
     at_random = torch.zeros(flags.shape)
-    assert _flags_loss(at_random, shown, num_pictures, "flags", report).item() == pytest.approx(log(54))
+    assert flags_loss(at_random, shown, num_pictures, "flags", report).item() == pytest.approx(log(54))
     right = torch.zeros(flags.shape)
     right[[7, 8], 0] = right[57, 2] = 30.0
-    loss = _flags_loss(right, shown, num_pictures, "flags", report)
+    loss = flags_loss(right, shown, num_pictures, "flags", report)
     assert loss.item() == pytest.approx(log(2) / 2), "one of two, and the one"
     assert report.figures["flags_right"] == 1.0
 
