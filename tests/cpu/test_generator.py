@@ -243,7 +243,7 @@ def test_labels_name_the_colour_of_a_cell_that_shows_the_ground_alone() -> None:
 
 
 def test_labelled_cells_hold_ink_and_blank_cells_do_not() -> None:
-    drawn = sample(1, "table", (10, 8))
+    drawn = sample(2, "table", (10, 8))
     labels = label(drawn.canvases[0])
     image = drawn.images[0].convert("L").resize((10 * CELL, 8 * CELL))
     contrast = np.asarray(image, np.float32).reshape(8, CELL, 10, CELL).std(axis=(1, 3)).ravel()

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 
 from tapetum.assets import SAMPLES_DIR
+from tapetum.core.plan import SampledToken
 from tapetum.processing.base import ProcessorOptions
+from tapetum.server.chat.candidates import logprobs_of
 from tapetum.server.token_names import token_name
 from tapetum.text.tokenizer import Tokenizer
 from tests.cpu.server_kit import EOS, Script, TestServer, eventually, files
@@ -157,3 +159,12 @@ def test_a_body_that_is_no_request_is_refused(server: TestServer, path: str, bod
 def test_another_model_is_not_here(server: TestServer, path: str) -> None:
     response = server.client.post(path, json={"prompt": "a", "tokens": [1], "model": "another"})
     assert response.status_code == 404
+
+
+def test_a_part_of_a_character_is_named_by_its_bytes() -> None:
+    tokenizer = files().tokenizer
+    first, *_ = tokenizer.encode("€")
+    sampled = SampledToken(token_id=first, logprob=-1.0, top_logprobs=((first, -1.0),))
+    [entry] = logprobs_of([sampled], tokenizer).content
+    assert (entry.token, entry.bytes) == ("bytes:\\xe2", [0xE2])
+    assert entry.top_logprobs[0].token == entry.token

@@ -92,9 +92,9 @@ def oracle() -> Qwen2VLForConditionalGeneration:
 @pytest.mark.parametrize(
     ("seed", "kind", "grid", "holds"),
     [
-        ("1", "single", (9, 6), "/talk"),
-        ("7", "single", (9, 6), "turns/turn"),
-        ("12", "single", (9, 6), "receipt/"),
+        ("1", "single", (10, 6), "/talk"),
+        ("7", "single", (10, 6), "turns/turn"),
+        ("8", "single", (10, 6), "receipt/"),
         ("3", "pair", (6, 5), "pair/"),
         ("3", "clip", (6, 5), "clip/"),
     ],

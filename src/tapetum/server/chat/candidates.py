@@ -1,6 +1,6 @@
 """Tokens with their log-probabilities, as OpenAI's chat API writes them.
 
-Owns that JSON has no infinity, and that a token may be a part of a character: its bytes say what its text cannot.
+Owns that JSON has no infinity. A token may be a part of a character: then its name tells its bytes, as `bytes` does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tapetum.core.plan import SampledToken
 from tapetum.server.chat.wire import Logprobs, TokenChoice, TokenLogprob
+from tapetum.server.token_names import token_name
 from tapetum.text.tokenizer import Tokenizer
 
 _LOWEST = -9999.0
@@ -26,7 +27,7 @@ def _entry(token: SampledToken, tokenizer: Tokenizer) -> TokenLogprob:
 
 def _candidate(token_id: int, logprob: float, tokenizer: Tokenizer) -> TokenChoice:
     return TokenChoice(
-        token=tokenizer.decode((token_id,), skip_special=False),
+        token=token_name(tokenizer, token_id),
         logprob=max(logprob, _LOWEST),
         bytes=list(tokenizer.token_bytes(token_id)),
     )
