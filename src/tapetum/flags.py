@@ -241,6 +241,7 @@ _UNSET_MEANS = {
     "revision": "the newest",
     "max_model_len": "what the model says",
     "kv_cache_bytes": "a share of what is free",
+    "feature_cache_bytes": "0.5, less beside a small model on a CPU",
     "swap_bytes": "4 beside a GPU, else 0",
     "allowed_local_path": "nowhere",
     "mm_processor_kwargs": "what the model says",

@@ -66,7 +66,7 @@ class Desk:
         facts = self.executor.facts
         self.token_bytes = facts.feature_bytes_per_token
         self.visual = VisualCache(
-            config.cache.feature_cache_bytes, self.token_bytes, has_parts=facts.has_exact_parts
+            config.cache.feature_room, self.token_bytes, has_parts=facts.has_exact_parts
         )
         self._oracle = load_model(
             directory, getattr(torch, dtype), CPU, choose_table(CPU, getattr(torch, dtype))

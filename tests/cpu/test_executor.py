@@ -15,6 +15,7 @@ import torch
 from tapetum.assets import MODEL_DIR
 from tapetum.core.config import (
     GIB,
+    USUAL_CONTEXTS,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
@@ -34,7 +35,6 @@ from tapetum.ops.table import torch_table
 from tapetum.runtime import executor as executor_module
 from tapetum.runtime.executor import LocalExecutor, load_executor, resolve_device, resolve_dtype
 from tapetum.runtime.memory import (
-    HOST_ROWS,
     Room,
     host_available_bytes,
     plan_blocks,
@@ -239,7 +239,7 @@ def test_swap_space_and_tiers_of_a_cpu_take_of_the_same_memory() -> None:
 def test_kv_of_a_small_model_that_nobody_sized_stays_small() -> None:
     room = Room(free_bytes=64 * GIB, step_bytes=0, feature_bytes=0, usual_limit=4 * GIB)
     longest = 128 // 16
-    assert plan_blocks(make_spec(), 128, EngineConfig(), room) == HOST_ROWS * longest
+    assert plan_blocks(make_spec(), 128, EngineConfig(), room) == USUAL_CONTEXTS * longest
     asked = EngineConfig(cache=CacheConfig(kv_cache_bytes=GIB))
     assert plan_blocks(make_spec(), 128, asked, room) == asked.schedule.max_num_seqs * longest
 

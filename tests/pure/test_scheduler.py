@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tapetum.core.config import CacheConfig, EngineConfig
+from tapetum.core.config import GIB, USUAL_CONTEXTS, CacheConfig, EngineConfig
 from tapetum.core.cost import CostModel, chunk_context
 from tapetum.core.errors import (
     DeadlinePassed,
@@ -595,3 +595,15 @@ def test_reset_caches_leaves_only_what_requests_hold() -> None:
     assert make_item("a", 1).key not in stage.executor.feature_keys
     stage.drain()
     assert stage.tokens["live"] == [hashed_token("live", 12 + i) for i in range(50)]
+
+
+def test_features_of_a_small_model_on_a_cpu_stay_few_unless_a_size_is_given() -> None:
+    facts = replace(make_facts(64, 128, 0), feature_bytes_per_token=1024)
+
+    def capacity(device: str = "cpu", **cache: int) -> int:
+        config = EngineConfig(cache=CacheConfig(**cache))
+        return build_scheduler(config, replace(facts, device=device), CostModel()).visual.capacity_bytes
+
+    assert capacity() == USUAL_CONTEXTS * 128 * 1024
+    assert capacity(device="cuda:0") == GIB // 2
+    assert capacity(feature_cache_bytes=GIB) == GIB

@@ -179,7 +179,7 @@ def _geometry(paper: Paper, image: str) -> Geometry:
 
 def _check_fits(geometry: Geometry, image: str, feature_bytes: int, config: EngineConfig) -> None:
     """What an engine with this cache would refuse of every client."""
-    num_bytes, limit = geometry.num_tokens * feature_bytes, config.cache.feature_cache_bytes
+    num_bytes, limit = geometry.num_tokens * feature_bytes, config.cache.feature_room
     if num_bytes > limit:
         raise ConfigError(
             f"--image is {image}, which has {geometry.num_tokens} visual tokens with {shown_bytes(num_bytes)} of "
@@ -211,6 +211,6 @@ def _budget(
         share=config.device.gpu_memory_utilization,
         weight_bytes=paper.footprint(spec.dtype.itemsize).weight_bytes,
         working_bytes=largest_step_bytes(spec, config, sizes, max_model_len, is_native=False),
-        feature_bytes=config.cache.feature_cache_bytes if paper.takes_pictures else 0,
+        feature_bytes=config.cache.feature_room if paper.takes_pictures else 0,
         visual_kv_share=config.cache.visual_kv_share if paper.takes_pictures else 0.0,
     )

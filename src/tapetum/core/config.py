@@ -19,6 +19,8 @@ Schedule = Literal["balanced", "interactive", "throughput"]
 Speculate = Literal["auto", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 GIB = 1024**3
+# What is kept of a small model on a CPU, unless sizes are given: KV and features of so many contexts of full length.
+USUAL_CONTEXTS = 16
 MEDIA_BYTES = 64 * 1024**2  # of one file
 MEDIA_LIMIT = 64  # pictures and clips of a prompt; of a kind, where only others are limited
 
@@ -45,7 +47,7 @@ class ModelConfig:
 class CacheConfig:
     block_size: int = 16  # tokens of a KV block
     kv_cache_bytes: int | None = None  # None = a share of free memory
-    feature_cache_bytes: int = GIB // 2
+    feature_cache_bytes: int | None = None  # None = half a GiB, beside a small model on a CPU less
     window_cache_bytes: int = (
         GIB // 8
     )  # of encoders with windows: for those that a picture has again; 0 = none
@@ -60,6 +62,11 @@ class CacheConfig:
         check_record(self)
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"--block-size is {self.block_size}, must be a power of two such as 16")
+
+    @property
+    def feature_room(self) -> int:
+        """Bytes of encoded pictures that are planned for."""
+        return GIB // 2 if self.feature_cache_bytes is None else self.feature_cache_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

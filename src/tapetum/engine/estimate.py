@@ -78,7 +78,7 @@ def _obstacle(plan: PromptPlan, num_answer: int, config: EngineConfig, facts: Mo
     num_slots = facts.num_blocks * facts.block_size
     if total - 1 > num_slots:
         return f"{what}, limit {num_slots} by the KV memory; shorten it or raise --kv-cache-memory"
-    capacity = config.cache.feature_cache_bytes
+    capacity = config.cache.feature_room
     for geometry in plan.geometries:
         num_bytes = geometry.num_tokens * facts.feature_bytes_per_token
         if num_bytes > capacity:

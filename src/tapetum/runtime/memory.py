@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tapetum.core.config import GIB, EngineConfig
+from tapetum.core.config import GIB, USUAL_CONTEXTS, EngineConfig
 from tapetum.core.errors import ConfigError
 from tapetum.core.footprint import shown_bytes
 from tapetum.core.model import kv_bytes_per_token
@@ -20,7 +20,6 @@ from tapetum.processing.extent import Extent
 
 HOST_SHARE = 0.4  # of the available host memory, when no size is given
 HOST_LIMIT = 4 * GIB
-HOST_ROWS = 32  # requests of full length, which a small model's KV never exceeds unless asked to
 HOST_MARGIN = 0.05  # of it that nobody gets: the rest of the process, and what allocators keep
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
@@ -50,7 +49,7 @@ def plan_blocks(spec: ModelSpec, max_model_len: int, config: EngineConfig, room:
     rows = config.schedule.max_num_seqs
     if wanted is None:
         wanted, source = room.usual_bytes, "available memory"
-        rows = rows if spec.device.type == "cuda" else min(rows, HOST_ROWS)
+        rows = rows if spec.device.type == "cuda" else min(rows, USUAL_CONTEXTS)
     blocks = min(wanted // block_bytes, longest * rows)
     if blocks < longest:
         needed = math.ceil(longest * block_bytes / GIB * 1000) / 1000
@@ -115,7 +114,7 @@ def room_of(
     spec: ModelSpec, config: EngineConfig, step_bytes: int, window_bytes: int = 0, num_host_slots: int = 0
 ) -> Room:
     """What is free now that the weights are there, less what must stay free."""
-    features = config.cache.feature_cache_bytes if spec.step.patch_bytes else 0
+    features = config.cache.feature_room if spec.step.patch_bytes else 0
     if spec.device.type != "cuda":
         available = _host_available()
         limit = min(int(available * HOST_SHARE), HOST_LIMIT)
@@ -181,7 +180,7 @@ def largest_step_bytes(
     tokens, rows = schedule.max_num_batched_tokens, schedule.max_num_seqs
     scored = tokens if schedule.speculate == "auto" else min(rows, tokens)
     forward = step.forward_bytes(tokens, scored, min(rows, tokens))
-    capacity = config.cache.feature_cache_bytes // (spec.feature_size * spec.dtype.itemsize)
+    capacity = config.cache.feature_room // (spec.feature_size * spec.dtype.itemsize)
     item = min(extent.most_tokens, max_model_len, capacity)
     # room for features is reserved before an encode begins, so no more than that is encoded at a time
     batch = min(max(item, schedule.encoder_budget_tokens), max(0, capacity - item))
@@ -201,9 +200,9 @@ def check_holds_picture(spec: ModelSpec, config: EngineConfig, extent: Extent, m
     tokens = extent.least_tokens
     num_bytes = tokens * spec.feature_size * spec.dtype.itemsize
     what, remedy = f"the smallest picture has {tokens} visual tokens", "allow none: --limit-mm-per-prompt 0"
-    if num_bytes > config.cache.feature_cache_bytes:
+    if num_bytes > config.cache.feature_room:
         raise ConfigError(
-            f"{what} with {num_bytes} bytes of features, --feature-cache-gib gives {config.cache.feature_cache_bytes} "
+            f"{what} with {num_bytes} bytes of features, --feature-cache-gib gives {config.cache.feature_room} "
             f"bytes; give at least {math.ceil(num_bytes / GIB * 1e6) / 1e6:.6f}, or {remedy}"
         )
     if tokens + 2 > max_model_len:  # with a token of text and one of the answer

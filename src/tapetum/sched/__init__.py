@@ -11,7 +11,7 @@ from tapetum.cache.ledger import Ledger
 from tapetum.cache.prefix import PrefixTree
 from tapetum.cache.traffic import Traffic
 from tapetum.cache.visual import VisualCache
-from tapetum.core.config import EngineConfig
+from tapetum.core.config import USUAL_CONTEXTS, EngineConfig
 from tapetum.core.cost import CostModel
 from tapetum.core.model import ModelFacts
 from tapetum.sched.scheduler import Scheduler
@@ -31,7 +31,7 @@ def build_scheduler(
     fingerprints = (facts.weights_fingerprint, facts.encoder_fingerprint, facts.dtype)
     ledger = Ledger(pool, tree, facts.block_size, fingerprints, cost)
     visual = VisualCache(
-        config.cache.feature_cache_bytes,
+        _feature_bytes(config, facts),
         facts.feature_bytes_per_token,
         facts.encoder_fingerprint,
         is_exporting=bool(config.tiers.feature_tiers),
@@ -42,3 +42,10 @@ def build_scheduler(
     swap = Swap(host, ledger, visual, cost, block_bytes)
     traffic = Traffic(ledger, cost, block_bytes, load_s)
     return Scheduler(config.schedule, ledger, visual, swap, traffic, cost, facts.max_model_len)
+
+
+def _feature_bytes(config: EngineConfig, facts: ModelFacts) -> int:
+    room = config.cache.feature_room
+    if config.cache.feature_cache_bytes is not None or facts.device != "cpu":
+        return room
+    return min(room, USUAL_CONTEXTS * facts.max_model_len * facts.feature_bytes_per_token)
