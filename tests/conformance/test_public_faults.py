@@ -23,11 +23,9 @@ SERVE = [sys.executable, "-m", "tapetum", "serve"]
 SHORT = [ShortCase(case) for case in public_faults.CASES]
 LONG = [case for case in public_faults.CASES if ShortCase(case).is_cut]
 
-# What passes in some runs and not in others, and why.
-OPEN = {
-    "R53a": "with pictures of 256 visual tokens the bounded caches fill late, and the largest step comes by chance, "
-    "so that resident memory may still grow by more than 5 % in the second half",
-}
+# What passes in some runs and not in others: the case and the one problem that is known. With pictures of 256 visual
+# tokens the bounded caches fill late, and the largest step comes by chance. All else in it is a failure.
+OPEN = {"R53a": "memory grows by at most 5 % from the middle on"}
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for the whole run
 
@@ -40,6 +38,13 @@ def run(chosen: Sequence[Case]) -> dict[str, Outcome]:
     return asyncio.run(collect())
 
 
+def is_open(outcome: Outcome) -> bool:
+    known = OPEN.get(outcome.case.id)
+    return (
+        known is not None and bool(outcome.problems) and all(known in problem for problem in outcome.problems)
+    )
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
     return run(SHORT)
@@ -48,14 +53,13 @@ def outcomes() -> dict[str, Outcome]:
 @pytest.mark.parametrize("case_id", [case.id for case in SHORT])
 def test_a_public_fault_is_not_ours(case_id: str, outcomes: dict[str, Outcome]) -> None:
     outcome = outcomes[case_id]
-    if case_id in OPEN and outcome.verdict == "failed":
-        pytest.xfail(f"OPEN: {OPEN[case_id]}: {outcome.problems}")
+    if outcome.verdict == "failed" and is_open(outcome):
+        pytest.xfail(f"OPEN: {outcome.problems}")
     assert outcome.verdict == "passed", told(outcome, FILE)
 
 
 @pytest.mark.slow
 def test_the_long_cases_pass_at_full_length() -> None:
-    failed = {
-        outcome.case.id: told(outcome, FILE) for outcome in run(LONG).values() if outcome.verdict != "passed"
-    }
-    assert not failed.keys() - OPEN.keys(), "\n".join(failed.values())
+    wrong = [outcome for outcome in run(LONG).values() if outcome.verdict != "passed"]
+    failed = [told(outcome, FILE) for outcome in wrong if not is_open(outcome)]
+    assert not failed, "\n".join(failed)
